@@ -12,6 +12,7 @@ import (
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/layout"
 	"github.com/skepkv/skep/store/catalog"
+	"github.com/skepkv/skep/store/internal/gate"
 	"github.com/skepkv/skep/store/internal/segio"
 	"github.com/skepkv/skep/store/internal/space"
 	"github.com/skepkv/skep/store/segment"
@@ -51,14 +52,14 @@ func AddDevices(ctx context.Context, o Options, list ...NewDevice) (*Store, erro
 // added says whether a device is one of the store's already.
 func (s *Store) added(a NewDevice) bool {
 	sb, err := segio.PeekSuperblock(a.Path)
-	return err == nil && sb.Store == s.id && s.knows(sb.Device)
+	return err == nil && sb.Store == s.id && s.members.Knows(sb.Device)
 }
 
 // addDrive makes a device and its row. The superblock comes before the row: a crash between
 // the two leaves a device that is not the store's, and may be added again.
 func (s *Store) addDrive(ctx context.Context, a NewDevice) (*space.Drive, error) {
 	const op = "add device"
-	list, n := s.allDrives(), s.space.UsableDrives()
+	list, n := s.members.All(), s.space.UsableDrives()
 	if n >= maxDevices {
 		return nil, skep.Invalidf(op, "devices", n+1, fmt.Sprintf("at most %d", maxDevices))
 	}
@@ -73,7 +74,7 @@ func (s *Store) addDrive(ctx context.Context, a NewDevice) (*space.Drive, error)
 	if s.options.CapacityBytes == 0 && a.Bytes == 0 {
 		limit = 0
 	}
-	if sb, err := segio.PeekSuperblock(a.Path); err == nil && sb.Store == s.id && !s.knows(sb.Device) {
+	if sb, err := segio.PeekSuperblock(a.Path); err == nil && sb.Store == s.id && !s.members.Knows(sb.Device) {
 		if err := s.disown(ctx, a.Path, &sb); err != nil { // an add that a crash cut short
 			return nil, err
 		}
@@ -109,7 +110,7 @@ func (s *Store) addDrive(ctx context.Context, a NewDevice) (*space.Drive, error)
 func (s *Store) segmentsOfNew(a NewDevice) (int, error) {
 	size := a.Bytes
 	if size == 0 {
-		for _, d := range s.allDrives() {
+		for _, d := range s.members.All() {
 			if !d.Removed.Load() && (size == 0 || d.Dev.Size() < size) {
 				size = d.Dev.Size()
 			}
@@ -150,13 +151,12 @@ func (s *Store) AddDevice(ctx context.Context, a NewDevice) error {
 		return err
 	}
 	defer s.gate.Leave()
-	ctx, cancel := s.untilClosing(ctx)
+	ctx, cancel := gate.Until(ctx, s.closing)
 	defer cancel()
-	t := &s.tasks
-	if err := t.takeMembers(ctx, op); err != nil {
+	if err := s.members.Take(ctx, op); err != nil {
 		return err
 	}
-	defer t.giveMembers()
+	defer s.members.Give()
 	if !s.options.customDevices {
 		abs, err := filepath.Abs(a.Path)
 		if err != nil {
@@ -164,7 +164,7 @@ func (s *Store) AddDevice(ctx context.Context, a NewDevice) error {
 		}
 		a.Path = abs
 	}
-	if err := refuseOwn(s.id, s.allDrives(), a.Path); err != nil {
+	if err := refuseOwn(s.id, s.members.All(), a.Path); err != nil {
 		return err
 	}
 	d, err := s.addDrive(ctx, a)
@@ -172,12 +172,11 @@ func (s *Store) AddDevice(ctx context.Context, a NewDevice) error {
 		return err
 	}
 	s.watchDrive(d)
-	list := append(slices.Clone(s.allDrives()), d)
-	s.space.Join(d, func() { t.grown.Store(&list) })
+	s.space.Join(d, func() { s.members.Add(d) })
 	s.pinFor(d)
 	s.space.Reroom()
-	t.kick()
-	s.restamp()
+	s.moving.Kick()
+	s.members.Restamp()
 	s.stampOwner(s.ctx, d)
 	return nil
 }

@@ -29,7 +29,7 @@ func TestAddDeviceThoughAnotherDriveFails(t *testing.T) {
 	})
 	path := filepath.Join(o.Dir, "device-2")
 	require.NoError(t, s.AddDevice(ctx, NewDevice{Path: path}))
-	require.Len(t, s.allDrives(), 3)
+	require.Len(t, s.members.All(), 3)
 	count := func(i int) int {
 		buf := device.AlignedBuffer(2 * layout.PageSize)
 		require.NoError(t, device.ReadAt(ctx, r.mems[i], buf, 0))
@@ -61,10 +61,10 @@ func TestAddDeviceASecondTime(t *testing.T) {
 		}
 		path := filepath.Join(s.options.Dir, "device-3")
 		requireKind(t, skep.DeviceFailed, s.AddDevice(ctx, NewDevice{Path: path}))
-		require.Len(t, s.allDrives(), 3)
+		require.Len(t, s.members.All(), 3)
 		s.options.OpenDevice = inner
 		require.NoError(t, s.AddDevice(ctx, NewDevice{Path: path}), "after the failure of operation %d", nth)
-		require.Len(t, s.allDrives(), 4)
+		require.Len(t, s.members.All(), 4)
 		requireChain(t, s, sc, keys, 9000)
 		require.NoError(t, s.Close())
 	}
@@ -83,7 +83,7 @@ func TestAddDevicesASecondTime(t *testing.T) {
 	list[1].Path = filepath.Join(s.options.Dir, "device-4")
 	s, err = AddDevices(ctx, s.options, list...)
 	require.NoError(t, err)
-	require.Len(t, s.allDrives(), 5)
+	require.Len(t, s.members.All(), 5)
 	requireChain(t, s, sc, keys, 9000)
 	require.NoError(t, s.Close())
 	_, err = AddDevices(ctx, s.options, list...)
@@ -96,8 +96,8 @@ func TestWhatIsGoneIsNotRepaired(t *testing.T) {
 	ctx := testContext(t)
 	s, sc, keys := openCopies(t, 2)
 	defer func() { require.NoError(t, s.Close()) }()
-	s.tasks.turn <- struct{}{} // repairs leave holes: what compacts would move blocks that are not looked at yet
-	defer s.tasks.give()
+	require.NoError(t, s.moving.Take(ctx)) // repairs leave holes: what compacts would move blocks that are not looked at yet
+	defer s.moving.Give()
 	v := s.mends.Verifier()
 	deleted := 0
 	for l, rec := range recordsOf(t, s) {

@@ -50,7 +50,7 @@ func TestAnAddThatTheCatalogRefusesLeavesNothing(t *testing.T) {
 	require.NoError(t, os.RemoveAll(o.catalogDir()))
 	s, err = Open(context.Background(), o)
 	require.NoError(t, err)
-	require.Len(t, s.drives, 3)
+	require.Len(t, s.members.Opened, 3)
 	requireChain(t, s, sc, keys, 8<<10)
 	require.NoError(t, s.Close())
 }
@@ -86,7 +86,7 @@ func TestAnAddThatFailsTakesItsNameBack(t *testing.T) {
 // leftByAnAdd is what the end of a process leaves between a device's superblock and its row.
 func leftByAnAdd(t testing.TB, s *Store, path string) {
 	t.Helper()
-	n := len(s.allDrives())
+	n := len(s.members.All())
 	d, err := s.createDrive(testContext(t), n, n+1, path, layout.SegmentOffset(3, s.space.SegmentBytes), 0)
 	require.NoError(t, err)
 	require.NoError(t, d.Dev.Close())
@@ -117,15 +117,15 @@ func TestADeviceLeftByAnAddIsNotTakenForTheNextOne(t *testing.T) {
 					o.Devices = []string{filepath.Join(o.Dir, "device-0"), filepath.Join(o.Dir, "device-1"), left, added}
 					s, err = Open(ctx, o)
 					require.NoError(t, err)
-					require.Len(t, s.drives, 3)
+					require.Len(t, s.members.Opened, 3)
 					requireChain(t, s, sc, keys, 8<<10)
 					require.NoError(t, s.Close())
 				}
 				require.NoError(t, os.RemoveAll(o.catalogDir()))
 				s, err = Open(ctx, o)
 				require.NoError(t, err)
-				require.Len(t, s.drives, 3)
-				require.Equal(t, paths.Real(added), paths.Real(s.drives[2].Path))
+				require.Len(t, s.members.Opened, 3)
+				require.Equal(t, paths.Real(added), paths.Real(s.members.Opened[2].Path))
 				requireChain(t, s, sc, keys, 8<<10)
 				require.NoError(t, s.Close())
 				sb, err := segio.PeekSuperblock(left)
@@ -147,7 +147,7 @@ func TestAnAddDoesNotClearWhatHoldsSomething(t *testing.T) {
 	sc := openSpace(t, s, "n", skep.Durable, 2, true)
 	requireOutcome(t, skep.Committed, putRun(t, s, sc, chainKeys(1, 40), 8<<10))
 	require.NoError(t, s.Flush(ctx))
-	path := s.drives[0].Path
+	path := s.members.Opened[0].Path
 	require.NoError(t, s.Close())
 	before, err := os.ReadFile(path)
 	require.NoError(t, err)

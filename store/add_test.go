@@ -64,19 +64,19 @@ func TestAddDeviceUnderLoad(t *testing.T) {
 		})
 	}
 	require.NoError(t, s.AddDevice(ctx, NewDevice{Path: filepath.Join(o.Dir, "device-2")}))
-	require.Len(t, s.allDrives(), 3)
-	eventually(t, "the new device has its share", func() bool { return share(s, s.allDrives()[2]) > 0.1 })
+	require.Len(t, s.members.All(), 3)
+	eventually(t, "the new device has its share", func() bool { return share(s, s.members.All()[2]) > 0.1 })
 	_, err := s.RemoveDevice(ctx, "0", MoveOptions{})
 	require.NoError(t, err)
 	require.NoError(t, s.AddDevice(ctx, NewDevice{Path: filepath.Join(o.Dir, "device-3")}))
-	eventually(t, "so has the next", func() bool { return share(s, s.allDrives()[3]) > 0.1 })
+	eventually(t, "so has the next", func() bool { return share(s, s.members.All()[3]) > 0.1 })
 	stop.Store(true)
 	load.Wait()
 	all()
 	require.NoError(t, s.Close())
 	s, err = Open(ctx, o)
 	require.NoError(t, err)
-	require.Len(t, s.drives, 4)
+	require.Len(t, s.members.Opened, 4)
 	all()
 	require.NoError(t, s.Close())
 }
@@ -135,7 +135,7 @@ func TestAddDeviceRefused(t *testing.T) {
 	}
 	requireKind(t, skep.DeviceFailed, s.AddDevice(ctx, NewDevice{Path: path}))
 	s.options.OpenDevice = inner
-	require.Len(t, s.allDrives(), 2)
+	require.Len(t, s.members.All(), 2)
 	require.NoError(t, s.AddDevice(ctx, NewDevice{Path: path}))
 	requireChain(t, s, sc, keys, faultBlock)
 	require.NoError(t, s.Close())
@@ -158,7 +158,7 @@ func TestAskDevice(t *testing.T) {
 	ask := func(r DeviceRequest) (Progress, error) { return AskDevice(ctx, o.Dir, r) }
 	_, err := ask(DeviceRequest{Action: "add", Path: filepath.Join(o.Dir, "device-2")})
 	require.NoError(t, err)
-	require.Len(t, s.allDrives(), 3)
+	require.Len(t, s.members.All(), 3)
 	_, err = ask(DeviceRequest{Action: "remove", Device: "99"})
 	requireKind(t, skep.NotFound, err)
 	require.Equal(t, 1, strings.Count(err.Error(), "remove device"), "it says once what failed: %v", err)
@@ -169,7 +169,7 @@ func TestAskDevice(t *testing.T) {
 	crew := storetest.NewCrew(t)
 	crew.Go(func(t testing.TB) {
 		defer cancel()
-		eventually(t, "it is being drained", s.drives[1].Retired.Load)
+		eventually(t, "it is being drained", s.members.Opened[1].Retired.Load)
 	})
 	_, err = AskDevice(over, o.Dir, DeviceRequest{Action: "drain", Device: "1", Rate: 1})
 	requireKind(t, skep.Deadline, err)
@@ -177,7 +177,7 @@ func TestAskDevice(t *testing.T) {
 	p, err = ask(DeviceRequest{Action: "remove", Device: "0"})
 	require.NoError(t, err)
 	require.Positive(t, p.Blocks)
-	require.True(t, s.drives[0].Removed.Load())
+	require.True(t, s.members.Opened[0].Removed.Load())
 	requireChain(t, s, sc, keys, faultBlock)
 	for _, tt := range []struct {
 		r    DeviceRequest

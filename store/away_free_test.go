@@ -33,8 +33,8 @@ func TestAGroupEmptiedWhileItsDrivesAreAway(t *testing.T) {
 	r.faults[0].MustInject(device.GoneRule())
 	page := device.AlignedBuffer(layout.PageSize)
 	eventually(t, "the drive is noticed", func() bool {
-		_ = device.ReadAt(ctx, s.drives[0].Dev, page, 0)
-		return s.drives[0].Away()
+		_ = device.ReadAt(ctx, s.members.Opened[0].Dev, page, 0)
+		return s.members.Opened[0].Away()
 	})
 	freed := 0
 	for _, g := range groups {

@@ -149,7 +149,7 @@ func TestAFailedCreateLeavesBlockDevicesBlank(t *testing.T) {
 	out, err := exec.Command("blockdev", "--flushbufs", bad).CombinedOutput()
 	require.NoError(t, err, "%s", out)
 	s := openTest(t, o)
-	require.Len(t, s.drives, 2)
+	require.Len(t, s.members.Opened, 2)
 }
 
 // One device is not taken twice, whatever it is called, and nothing is written to it.

@@ -36,7 +36,7 @@ const (
 // is held against the sum of the caps.
 func (s *Store) memoryTable() []skep.MemoryStats {
 	o := &s.options
-	rows := o.memoryCaps(len(s.allDrives()))
+	rows := o.memoryCaps(len(s.members.All()))
 	a := s.arena.Stats()
 	filter := s.ingest.Filter.Memory()
 	calls, _ := s.calls.Under()
@@ -103,7 +103,7 @@ func (s *Store) capIndex(capacityPages int64) error {
 	o := &s.options
 	if o.MemoryBytes > 0 {
 		var rest int64
-		for _, row := range o.memoryCaps(len(s.drives)) {
+		for _, row := range o.memoryCaps(len(s.members.Opened)) {
 			if row.Name != rowIndex {
 				rest += row.Cap
 			}

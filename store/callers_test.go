@@ -57,7 +57,7 @@ func TestPutsInOppositeOrders(t *testing.T) {
 	s, _, _ := openRig(t, nil)
 	defer func() { require.NoError(t, s.Close()) }()
 	sc := openSpace(t, s, "n", skep.Cache, 1, true)
-	instance := s.namespaceOf(sc.Namespace).Instance
+	instance := s.names.Get(sc.Namespace).Instance
 	keys := chainKeys(1, 2)
 	fp := func(i int) index.Fingerprint { return s.names.Fingerprint(instance, namespaces.Tag{}, keys[i]) }
 	if a, b := fp(0), fp(1); bytes.Compare(a[:], b[:]) > 0 {

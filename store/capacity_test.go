@@ -154,17 +154,17 @@ func TestADeviceGrowsAgain(t *testing.T) {
 	for ; put(i) == skep.Committed; i++ {
 		require.Less(t, i, 4000, "40 MiB are full some time")
 	}
-	size := s.drives[0].Dev.Size()
+	size := s.members.Opened[0].Dev.Size()
 	h.total.Add(40 << 20)
 	s.space.Inside().Lock()
-	for _, d := range s.drives {
+	for _, d := range s.members.Opened {
 		d.Stunted = time.Time{} // long ago
 	}
 	s.space.Inside().Unlock()
 	eventually(t, "there is room for puts", func() bool {
 		s.space.TryGrowing()
 		i++
-		return put(i) == skep.Committed && s.drives[0].Dev.Size() > size // another put may find what the last left over
+		return put(i) == skep.Committed && s.members.Opened[0].Dev.Size() > size // another put may find what the last left over
 	})
 }
 

@@ -137,7 +137,7 @@ func TestAGroupBeingComparedIsNotCleaned(t *testing.T) {
 		s.space.Suspect(g)
 		return s.space.NextSuspect() == g
 	})
-	require.Equal(t, space.ErrBusy, s.cleaner.CleanAsked(testContext(t), g, false))
+	require.Equal(t, space.ErrBusy, s.cleaner.Clean(testContext(t), g, false))
 	s.space.Release(g)
 	require.NoError(t, s.Close())
 }

@@ -27,7 +27,7 @@ func (s *Store) locateDrive(r catalog.DeviceState) (string, error) {
 }
 
 // claim adds to b whose the devices are, where the catalog does not say so yet. The devices
-// themselves are told afterwards, by stampOwner. REQUIRES: s.drives are all.
+// themselves are told afterwards, by stampOwner. REQUIRES: s.members.Opened are all.
 func (s *Store) claim(b *catalog.Batch) error {
 	if s.options.customDevices {
 		return nil
@@ -35,8 +35,8 @@ func (s *Store) claim(b *catalog.Batch) error {
 	if s.places == nil { // there was no catalog
 		s.places = PlacesOf(s.options.Dir, s.id, catalog.Owner{}, false)
 	}
-	devices := make([]places.Device, len(s.drives))
-	for i, d := range s.drives {
+	devices := make([]places.Device, len(s.members.Opened))
+	for i, d := range s.members.Opened {
 		devices[i] = places.Device{ID: d.ID, Path: d.Path, Removed: d.Removed.Load(), Absent: d.Absent != nil}
 	}
 	c, err := s.places.Own(devices)

@@ -23,7 +23,7 @@ func TestACrashAfterAGroupWasFreed(t *testing.T) {
 	require.NoError(t, s.Flush(ctx))
 	s.space.SealOpen(space.User)
 	g := s.space.Groups()[0]
-	eventually(t, "nobody writes to it", func() bool { return s.tasks.ready(g) })
+	eventually(t, "nobody writes to it", func() bool { return s.space.IsIdle(g) })
 	require.NoError(t, s.cleaner.Clean(ctx, g, true))
 	eventually(t, "its drives are told", func() bool { s.space.Kick(); return isFreed(g) })
 	o := crash("freed")
@@ -47,7 +47,7 @@ func cleanOne(t *testing.T, s *Store, before func(g *space.Group)) *space.Group 
 	require.NoError(t, s.Flush(ctx))
 	s.space.SealOpen(space.User)
 	g := s.space.Groups()[0]
-	eventually(t, "nobody writes to it", func() bool { return s.tasks.ready(g) })
+	eventually(t, "nobody writes to it", func() bool { return s.space.IsIdle(g) })
 	before(g)
 	require.NoError(t, s.cleaner.Clean(ctx, g, true))
 	return g

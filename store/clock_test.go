@@ -43,7 +43,7 @@ func newClockRig(t *testing.T) *clockRig {
 func (c *clockRig) load(round int) {
 	for i := range 60 {
 		putRun(c, c.s, c.sc, chainKeys(1000*round+i, 12), faultBlock)
-		c.s.index.Tick(c.s.now())
+		c.s.index.Tick(c.s.options.Clock())
 	}
 }
 
@@ -80,7 +80,7 @@ func TestClockStepsEndNoLease(t *testing.T) {
 	c.steady.pass(skep.MaxLease + time.Second) // by now it is over, whatever the machine says
 	_, err = c.s.Renew(testContext(t), res.Lease.ID, skep.MaxLease)
 	requireKind(t, skep.LeaseExpired, err)
-	c.s.index.Tick(c.s.now())
+	c.s.index.Tick(c.s.options.Clock())
 	require.Zero(t, c.protected(), "its lease is over, and it must be kept")
 	leased, _ := c.s.index.Held(0)
 	require.Zero(t, leased)
@@ -96,7 +96,7 @@ func TestClockStepsByDefault(t *testing.T) {
 	res, err := s.Lookup(testContext(t), &skep.LookupRequest{Scope: sc, Keys: keys, Lease: skep.MaxLease})
 	require.NoError(t, err)
 	for range 200 {
-		s.index.Tick(s.now())
+		s.index.Tick(s.options.Clock())
 		_, err = s.Renew(testContext(t), res.Lease.ID, skep.MaxLease)
 		require.NoError(t, err)
 	}
@@ -145,7 +145,7 @@ func TestClockStepsEndNoPin(t *testing.T) {
 		require.Equal(t, len(c.held), c.found(), "round %d: pinned, and evicted", round)
 	}
 	c.steady.pass(time.Hour + time.Second)
-	c.s.index.Tick(c.s.now())
+	c.s.index.Tick(c.s.options.Clock())
 	require.Zero(t, c.protected(), "its pin is over, and it must be kept")
 	_, pinned := c.s.index.Held(0)
 	require.Zero(t, pinned)
@@ -157,11 +157,11 @@ func TestClockStepsEndNoHint(t *testing.T) {
 	_, err := c.s.Hint(testContext(t), c.sc, c.held, skep.Hint{TTL: time.Hour})
 	require.NoError(t, err)
 	for range 200 {
-		c.s.index.Tick(c.s.now())
+		c.s.index.Tick(c.s.options.Clock())
 		require.Equal(t, len(c.held), c.s.index.Stats().Hints)
 	}
 	c.steady.pass(time.Hour)
-	c.s.index.Tick(c.s.now())
+	c.s.index.Tick(c.s.options.Clock())
 	require.Zero(t, c.s.index.Stats().Hints)
 }
 

@@ -112,7 +112,7 @@ func (s *Store) abandon() error {
 func (s *Store) shut(ctx context.Context) error {
 	var errs []error
 	busy := false
-	for _, d := range s.allDrives() {
+	for _, d := range s.members.All() {
 		if d == nil {
 			continue
 		}

@@ -115,18 +115,18 @@ func (c *crashWriter) replace(ctx context.Context) {
 	c.l.count(ctx, c.s)
 	c.w.must(c.s.Close(), "close")
 	c.l.reopen()
-	s, err := AddDevices(ctx, c.o, NewDevice{Path: filepath.Join(c.o.Dir, sprintf("device-%d", len(c.s.allDrives())))})
+	s, err := AddDevices(ctx, c.o, NewDevice{Path: filepath.Join(c.o.Dir, sprintf("device-%d", len(c.s.members.All())))})
 	c.w.must(err, "add a drive")
 	c.s = s
 	c.l.begun(s)
 	var old []int
-	for i, d := range s.allDrives() {
-		if !d.Removed.Load() && i < len(s.allDrives())-1 {
+	for i, d := range s.members.All() {
+		if !d.Removed.Load() && i < len(s.members.All())-1 {
 			old = append(old, i)
 		}
 	}
 	which := old[c.rng.IntN(len(old))]
-	c.w.note("remove drive %d of %d", which, len(s.allDrives()))
+	c.w.note("remove drive %d of %d", which, len(s.members.All()))
 	within, cancel := context.WithTimeout(ctx, 20*time.Second)
 	defer cancel()
 	p, err := s.RemoveDevice(within, itoa(which), MoveOptions{})

@@ -156,7 +156,7 @@ func (s *Store) saveNames(b *catalog.Batch, next watermark.Numbers) error {
 func (s *Store) purgeSalt(ctx context.Context, sc skep.Scope) error {
 	const op = "purge"
 	n := s.names
-	ns := s.namespaceOf(sc.Namespace)
+	ns := s.names.Get(sc.Namespace)
 	if ns == nil {
 		return &skep.Error{Op: op, Kind: skep.NotFound, Field: "namespace", Value: sc.Namespace}
 	}
@@ -185,7 +185,7 @@ func (s *Store) purgeSalt(ctx context.Context, sc skep.Scope) error {
 		}
 	}
 	todo := s.logs.Intents.Put(b, &w)
-	if err := s.rows.Unsure(s.saveRoot(s.ctx, b, true)); err != nil { // as saveNames: memory follows it
+	if err := s.rows.Unsure(s.root.Save(s.ctx, s.catalog, b, true)); err != nil { // as saveNames: memory follows it
 		return err
 	}
 	s.logs.CarryOut(ctx, todo)

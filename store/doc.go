@@ -20,19 +20,24 @@
 //	crypt      encryption at rest: keys by tenant, sealing and opening blocks and rows
 //	devlog     has the devices' logs say what the catalog says
 //	dirlock    a directory's lock, and who has it
+//	gate       lets calls in until the store closes
 //	health     how far a drive is to be relied on: a state machine that is fed readings
+//	ingest     takes blocks into a store: puts, and blocks that are written part by part
 //	intents    what the catalog promises that the devices' logs will say
 //	leases     what callers were promised: leases of lookups, pins
 //	limits     what callers may keep in memory, and the pace of work that nobody waits for
 //	locate     finds blocks for restores, and takes note of wrong ones
 //	making     which files a store is made with, so that a making that was cut off is undone
+//	members    which drives an open store has, and who may change that
 //	monitor    looks at the drives, has them judged, and probes those that are not well
+//	moving     moves blocks from drives to drives: drains, rebalances, compacts, makes copies again
 //	namespaces the table of namespaces, tenants and purged salts; keys become fingerprints
 //	observe    what the store tells of itself: counts, events, its log's end, metrics
 //	pieces     blocks that are written piece by piece: which bytes have been, and their memory
 //	places     where the devices of a directory are, and whose
 //	puts       what puts under way know of each other
 //	rebuild    a new catalog from the drives alone
+//	recovery   what an open does with the catalog it has found: loads it, and compares it with the devices
 //	room       what is left in the file system of the catalog, for puts and for an open
 //	scrub      finds what is wrong on the drives, and mends it from what is right
 //	segio      bytes on drives: superblocks, headers, logs, blocks read and verified
@@ -92,14 +97,14 @@
 // (internal/intents). A put waits for it up to Options.SpaceTimeout and is then declined as Full; it is
 // declined sooner when cleaning finds nothing to free.
 //
-// # Life of an open (open.go, recover.go)
+// # Life of an open (open.go, recover.go, internal/recovery)
 //
 // LOCK, catalog, devices by the ids in their superblocks (paths may have changed),
 // names, groups (all taken as sealed), then one parallel scan of the block rows into the
 // index. After an unclean end, rows with a sequence number above the flushed-up-to mark
 // are verified against the drives, and those whose bytes did not arrive are dropped.
 // Headers of free segments and the marks of groups that were open show whether the catalog
-// is as new as the devices (behind.go). Then the devices are told what only the catalog
+// is as new as the devices (internal/recovery). Then the devices are told what only the catalog
 // knows: which groups are freed, what was deleted and purged (internal/devlog), which
 // records were never committed. A catalog that is gone, damaged or behind is made anew
 // (left.go, rebuild.go, internal/rebuild).
@@ -132,7 +137,7 @@
 // left to the drive and the same bytes are read elsewhere; neither the chunk nor the
 // caller's memory waits. Options.ReadInPlace trades that for the copy.
 //
-// # Blocks that move (mover.go, tasks.go, compact.go, reshape.go)
+// # Blocks that move (internal/moving, internal/compact)
 //
 // Copies a lost drive held are made again, drives that are to go are emptied, one that
 // came is filled, groups with holes are compacted: in this order, a group at a time, by

@@ -10,8 +10,7 @@ import (
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/layout"
 	"github.com/skepkv/skep/store/catalog"
-	"github.com/skepkv/skep/store/device"
-	"github.com/skepkv/skep/store/internal/health"
+	"github.com/skepkv/skep/store/internal/members"
 	"github.com/skepkv/skep/store/internal/paths"
 	"github.com/skepkv/skep/store/internal/segio"
 	"github.com/skepkv/skep/store/internal/space"
@@ -59,7 +58,7 @@ func (s *Store) openDrives(ctx context.Context) error {
 	if err := s.checkDeviceCount(len(byID)); err != nil {
 		return err
 	}
-	s.drives = make([]*space.Drive, count)
+	s.members.Opened = make([]*space.Drive, count)
 	lacks := map[uint16]lack{}
 	var named []lack
 	for i, path := range s.options.Devices {
@@ -70,7 +69,7 @@ func (s *Store) openDrives(ctx context.Context) error {
 		}
 	}
 	for _, r := range rows {
-		if r.State == catalog.DeviceRemoved || s.drives[r.Index] != nil {
+		if r.State == catalog.DeviceRemoved || s.members.Opened[r.Index] != nil {
 			continue
 		}
 		path, err := s.locateDrive(r)
@@ -113,7 +112,7 @@ func (s *Store) leftUnused(ctx context.Context, path string) bool {
 	}
 	defer dev.Close()
 	sb, err := segio.ReadSuperblock(ctx, dev, path)
-	if err != nil || sb.Store != s.id || slices.ContainsFunc(s.drives, func(d *space.Drive) bool { return d != nil && segment.DeviceID(d.ID) == sb.Device }) {
+	if err != nil || sb.Store != s.id || slices.ContainsFunc(s.members.Opened, func(d *space.Drive) bool { return d != nil && segment.DeviceID(d.ID) == sb.Device }) {
 		return false
 	}
 	d := &space.Drive{Path: path, SegBytes: sb.SegmentBytes, Segments: layout.Segments(dev.Size(), sb.SegmentBytes)}
@@ -123,7 +122,7 @@ func (s *Store) leftUnused(ctx context.Context, path string) bool {
 
 // openAt is which drive is open at path; -1: none.
 func (s *Store) openAt(path string) int {
-	return slices.IndexFunc(s.drives, func(d *space.Drive) bool {
+	return slices.IndexFunc(s.members.Opened, func(d *space.Drive) bool {
 		return d != nil && d.Absent == nil && paths.Real(d.Path) == paths.Real(path)
 	})
 }
@@ -175,11 +174,11 @@ func (s *Store) openDrive(ctx context.Context, i int, path string, byID map[[16]
 	if err := s.adopt(ctx, d, byID); err != nil {
 		return errors.Join(err, dev.Close())
 	}
-	if s.drives[d.Index] != nil {
+	if s.members.Opened[d.Index] != nil {
 		return errors.Join(&skep.Error{Op: "open device", Kind: skep.Conflict, Field: path, Value: "device " + itoa(int(d.Index)) + " a second time",
 			Limit: "each device once"}, dev.Close())
 	}
-	s.drives[d.Index] = d
+	s.members.Opened[d.Index] = d
 	return nil
 }
 
@@ -189,7 +188,7 @@ func (s *Store) standIns(rows []catalog.DeviceState, lacks map[uint16]lack) erro
 	var first catalog.DeviceState
 	for _, r := range rows {
 		switch {
-		case s.drives[r.Index] != nil:
+		case s.members.Opened[r.Index] != nil:
 			present++
 		case r.State != catalog.DeviceRemoved:
 			if missing++; missing == 1 {
@@ -205,30 +204,20 @@ func (s *Store) standIns(rows []catalog.DeviceState, lacks map[uint16]lack) erro
 			Limit: "present; name every device of the store, in any order"}
 	}
 	for _, r := range rows {
-		if s.drives[r.Index] != nil {
+		if s.members.Opened[r.Index] != nil {
 			continue
 		}
 		if r.State == catalog.DeviceRemoved {
-			d := removedDrive(int(r.Index), r.SegmentBytes)
+			d := members.Removed(int(r.Index), r.SegmentBytes)
 			d.ID, d.Path, d.Serial = r.ID, r.Path, r.Serial
-			s.drives[r.Index] = d
+			s.members.Opened[r.Index] = d
 			continue
 		}
-		s.drives[r.Index] = standIn(r, lacks[r.Index])
-		s.log.Error("device missing or unreadable: the store goes on without it", "device", r.Index, "path", s.drives[r.Index].Path, "serial", r.Serial, "error", lacks[r.Index].why)
+		s.members.Opened[r.Index] = members.StandIn(r, lacks[r.Index].path, lacks[r.Index].why)
+		s.log.Error("device missing or unreadable: the store goes on without it", "device", r.Index, "path", s.members.Opened[r.Index].Path, "serial", r.Serial, "error", lacks[r.Index].why)
 		s.space.SegmentBytes = r.SegmentBytes
 	}
 	return nil
-}
-
-// standIn keeps the place of a drive that cannot be opened.
-func standIn(r catalog.DeviceState, l lack) *space.Drive {
-	d := &space.Drive{Index: r.Index, ID: r.ID, Path: l.path, Serial: r.Serial, SegBytes: r.SegmentBytes, Segments: int(r.Segments), Limit: int(r.Segments)}
-	d.Absent = l.why
-	why := &skep.Error{Op: "open device", Kind: skep.Missing, Field: l.path, Err: l.why}
-	d.Gone(device.NewGone(l.path, r.Serial, max(r.Size, layout.SegmentOffset(1, r.SegmentBytes)), why), why)
-	d.Standing.Say(l.why.Error())
-	return d
 }
 
 // adopt checks a device's superblocks against the catalog's rows.
@@ -280,117 +269,4 @@ func (s *Store) adopt(ctx context.Context, d *space.Drive, byID map[[16]byte]cat
 		d.Retired.Store(true)
 	}
 	return nil
-}
-
-// checkDegraded refuses an open that would lose durable blocks with a missing drive. It
-// changes nothing.
-func (s *Store) checkDegraded(ctx context.Context) error {
-	absent := s.space.AbsentDrives()
-	if len(absent) == 0 {
-		return nil
-	}
-	var hit, lost, once int64
-	for _, g := range s.space.Groups() {
-		if !slices.ContainsFunc(absent, g.Has) {
-			continue
-		}
-		err := s.catalog.ScanGroup(ctx, g.Num, func(l layout.Location, row []byte) error {
-			var rec segment.Record
-			if segment.DecodeRecord(row, &rec) != nil || len(rec.Copies) == 0 {
-				return nil
-			}
-			readable, whole := segio.RecordUnits(&rec, len(g.Drives)).Survive(func(i int) bool { return g.Drives[i].Absent == nil })
-			switch {
-			case !readable && rec.Flags&segment.RecordDurable != 0:
-				lost++
-			case !readable:
-				hit++
-			case !whole:
-				once++
-			}
-			return nil
-		})
-		if err != nil {
-			return err
-		}
-	}
-	d := absent[0]
-	if lost > 0 && s.options.Degraded != DegradedAlways {
-		return &skep.Error{Op: "open store", Kind: skep.Missing, Field: "device " + itoa(int(d.Index)), Value: d.Path, Err: d.Absent,
-			Limit: fmt.Sprintf("present: %d durable blocks have no other copy; bring it back, or open with Degraded %q to go on without them", lost, DegradedAlways)}
-	}
-	s.log.Warn("store opened without a device", "devices", len(absent), "path", d.Path,
-		"durable_blocks_lost", lost, "cache_blocks_unreadable", hit, "blocks_with_copies_to_make_again", once)
-	return nil
-}
-
-// allDrives are the store's drives by index, those that were removed included, and those
-// that were added since the open. Who asks twice may be told of more.
-func (s *Store) allDrives() []*space.Drive {
-	if list := s.tasks.grown.Load(); list != nil {
-		return *list
-	}
-	return s.drives
-}
-
-// restamp writes into the superblocks of all drives how many there are now, so that a
-// rebuild from the devices alone knows whether it has found them all. The catalog has said so
-// already: what a drive does not take is written when it does, and fails nobody. REQUIRES:
-// tasks.members, or that nobody else has the store yet.
-func (s *Store) restamp() {
-	ctx, cancel := context.WithTimeout(s.ctx, s.options.OpTimeout)
-	defer cancel()
-	n, sequence := 0, uint64(0)
-	for _, d := range s.allDrives() {
-		if !d.Removed.Load() {
-			n++
-		}
-		sequence = max(sequence, d.Sequence)
-	}
-	failed := false
-	for _, d := range s.allDrives() {
-		if d.Removed.Load() || d.Condition() == health.Dead || d.Stamped == n {
-			continue
-		}
-		if d.Condition() == health.Fenced {
-			failed = true // until it is well again
-			continue
-		}
-		err := s.writeSuperblocks(ctx, d, n, sequence+1)
-		if err == nil {
-			d.Stamped = n
-		} else {
-			failed = true
-			if !s.tasks.unstamped.Load() {
-				s.log.Warn("superblock does not say how many devices there are now; it is written again", "device", d.Path, "devices", n, "error", err)
-			}
-		}
-	}
-	s.tasks.unstamped.Store(failed)
-}
-
-// restampAgain does what restamp could not.
-func (t *tasks) restampAgain() {
-	if !t.unstamped.Load() {
-		return
-	}
-	select {
-	case t.members <- struct{}{}:
-		t.s.restamp()
-		<-t.members
-	default: // a device is being added or removed
-	}
-}
-
-// removedDrive keeps the place of a drive that was removed.
-func removedDrive(i int, segBytes int64) *space.Drive {
-	d := &space.Drive{Index: uint16(i), Path: "removed", SegBytes: segBytes}
-	d.Removed.Store(true)
-	d.Retired.Store(true)
-	d.Gone(device.NewGone("", "", layout.SegmentOffset(1, segBytes), space.ErrRemoved), space.ErrRemoved)
-	return d
-}
-
-func (s *Store) knows(id segment.DeviceID) bool {
-	return slices.ContainsFunc(s.allDrives(), func(d *space.Drive) bool { return segment.DeviceID(d.ID) == id })
 }

@@ -203,7 +203,7 @@ func deviceFault(t *testing.T, f driveFault, copies int, phase string) {
 
 // faultsOk says whether every drive is well.
 func (b *rig) faultsOk(s *Store) bool {
-	for _, d := range s.drives {
+	for _, d := range s.members.Opened {
 		if d.Condition() != health.Healthy {
 			return false
 		}

@@ -110,7 +110,7 @@ func TestAReaderWritesToItsDestination(t *testing.T) {
 				requireChain(t, s, sc, keys, modelBlock) // from where it was kept, or from the drive
 			}
 			require.Zero(t, statsOf(t, s).Damaged)
-			d := s.drives[0]
+			d := s.members.Opened[0]
 			require.Equal(t, health.Healthy, d.Condition())
 		})
 	}

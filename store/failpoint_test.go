@@ -288,8 +288,8 @@ func withinTime(t *testing.T, f func()) {
 
 // Which calls of the engine give errors of the catalog, and which of drives.
 var (
-	ofCatalog = regexp.MustCompile(`catalog\.|save(Seq|Names|Next)\(|load(Names|Groups|Blocks|Intents)\(|\.WriteTable|\.Ingest|b\.(flush|remove)\(|\.older\(|\.record\(`)
-	ofDrives  = regexp.MustCompile(`device\.|\.Wait(Or)?\(|flushDrives|readVerified|verifyRow|[wW]rite(Header|Freed|Superblocks?)|write\(ctx|[rR]eadSuperblocks?|Grow\(|dev\.Close`)
+	ofCatalog = regexp.MustCompile(`catalog\.|ld\.Catalog\.|save(Seq|Names|Next)\(|load\.(Namespaces|Groups|Blocks|Agree)\(|\.WriteTable|\.Ingest|b\.(flush|remove)\(|\.older\(|\.record\(`)
+	ofDrives  = regexp.MustCompile(`device\.|\.Wait(Or)?\(|flushDrives|readVerified|VerifyRow|[wW]rite(Header|Freed|Superblocks?)|write\(ctx|[rR]eadSuperblocks?|Grow\(|dev\.Close`)
 )
 
 // failErrors is the i-th of the errors that a failpoint may get. Those of the catalog are

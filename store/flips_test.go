@@ -84,7 +84,7 @@ func (h *harmed) fill(s *Store, version int) {
 // survey finds where the structures lie on the devices.
 func (h *harmed) survey(s *Store) {
 	page := int64(layout.PageSize)
-	for _, d := range s.drives {
+	for _, d := range s.members.Opened {
 		h.ranges["superblock"] = append(h.ranges["superblock"], fileRange{d.Path, 0, 2 * page})
 	}
 	for _, num := range s.space.Numbers(0) {

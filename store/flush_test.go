@@ -66,7 +66,7 @@ func TestOneFailedFlush(t *testing.T) {
 			go put(2)
 			require.NoError(t, outer[0].WaitHeld(ctx, 1)) // the flush that is to fail
 			go put(3)
-			d := s.drives[0]
+			d := s.members.Opened[0]
 			eventually(t, "another waits for the next", d.Flush.Queued)
 			outer[0].Release()
 			for range 2 {
@@ -96,7 +96,7 @@ func TestAFlushThatFailedForSomebodyElse(t *testing.T) {
 			require.Equal(t, 1, fails.Fired())
 		}},
 		{"a probe", func(t *testing.T, s *Store, fails *device.Injected) {
-			s.space.Fence(s.drives[0], errors.New("it failed three writes"))
+			s.space.Fence(s.members.Opened[0], errors.New("it failed three writes"))
 			eventually(t, "the drive is probed", func() bool { return fails.Fired() == 1 })
 		}},
 	} {
@@ -112,7 +112,7 @@ func TestAFlushThatFailedForSomebodyElse(t *testing.T) {
 			first := groupHolding(t, s, sc, chainKeys(1, 1)[0])
 			pages := device.Rule{Action: device.Hold, Kinds: device.Writes, From: layout.SegmentOffset(0, s.space.SegmentBytes)}
 			r.faults[1].MustInject(pages)
-			written := s.drives[0].Dev.Stats().Writes.Ops
+			written := s.members.Opened[0].Dev.Stats().Writes.Ops
 			done := make(chan error, 1)
 			var res []skep.PutResult
 			go func() {
@@ -121,7 +121,7 @@ func TestAFlushThatFailedForSomebodyElse(t *testing.T) {
 				done <- err
 			}()
 			require.NoError(t, r.faults[1].WaitHeld(ctx, 1))
-			eventually(t, "the other drive has its part", func() bool { return s.drives[0].Dev.Stats().Writes.Ops > written })
+			eventually(t, "the other drive has its part", func() bool { return s.members.Opened[0].Dev.Stats().Writes.Ops > written })
 
 			tt.flush(t, s, r.faults[0].MustInject(device.Rule{Action: device.Fail, Kinds: device.Flushes, Times: 1}))
 			r.faults[1].Release()
@@ -152,7 +152,7 @@ func TestADriveIsFlushedByItsFlusherAlone(t *testing.T) {
 	ctx := testContext(t)
 	s, _, o := openRig(t, nil)
 	refuses := func(s *Store) {
-		for _, d := range s.allDrives() {
+		for _, d := range s.members.All() {
 			require.ErrorIs(t, device.Sync(ctx, d.Dev), device.ErrInvalid)
 			r := d.Flush.Start()
 			<-r.Done()
@@ -179,7 +179,7 @@ func TestAFlushThatFailsWhereADriveGrows(t *testing.T) {
 	})
 	defer func() { require.NoError(t, s.Close()) }()
 	sc := openSpace(t, s, "n", skep.Cache, 1, false)
-	d := s.drives[0]
+	d := s.members.Opened[0]
 	had := func() int {
 		s.space.Inside().Lock()
 		defer s.space.Inside().Unlock()

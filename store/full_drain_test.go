@@ -36,7 +36,7 @@ func TestRemoveFromAFullStore(t *testing.T) {
 				require.NoError(t, err)
 				n, _ := requireRight(t, s, sc, keys, faultBlock)
 				require.Greater(t, n, 30)
-				require.Empty(t, s.space.GroupsOf(s.drives[0]))
+				require.Empty(t, s.space.GroupsOf(s.members.Opened[0]))
 				return
 			}
 			require.Less(t, len(keys), 300, "it is full")

@@ -18,7 +18,7 @@ import (
 func holdPut(t *testing.T, s *Store, r *rig, sc skep.Scope, keys []skep.Key) (held *space.Group, released *atomic.Bool) {
 	t.Helper()
 	ctx := testContext(t)
-	d := s.drives[0]
+	d := s.members.Opened[0]
 	var at atomic.Int64
 	r.faults[0].MustInject(device.Rule{Action: device.Hold, Kinds: device.Writes, Times: 1, Match: func(op *device.Op) bool {
 		first := op.Offset >= d.SegmentOffset(0)
@@ -106,17 +106,17 @@ func TestAHeldWriteDoesNotLandInTheNextGroup(t *testing.T) {
 	})
 	crew.Wait()
 	for i, d := range g.Drives {
-		if d != s.drives[0] {
+		if d != s.members.Opened[0] {
 			eventually(t, "its segments elsewhere are free, or used again", func() bool {
 				s.space.Kick()
 				return isFree(s, d, g.Segments[i]) || isUsed(s, d, g.Segments[i])
 			})
 		}
 	}
-	require.False(t, isFree(s, s.drives[0], segmentOn(g, s.drives[0])))
-	require.False(t, isUsed(s, s.drives[0], segmentOn(g, s.drives[0])))
+	require.False(t, isFree(s, s.members.Opened[0], segmentOn(g, s.members.Opened[0])))
+	require.False(t, isUsed(s, s.members.Opened[0], segmentOn(g, s.members.Opened[0])))
 	letGo(t, r)
-	eventually(t, "so is the one whose write has landed", func() bool { return isFree(s, s.drives[0], segmentOn(g, s.drives[0])) })
+	eventually(t, "so is the one whose write has landed", func() bool { return isFree(s, s.members.Opened[0], segmentOn(g, s.members.Opened[0])) })
 	eventually(t, "the memory is back", released.Load)
 	requireChain(t, s, sc, keys, faultBlock)
 	require.NoError(t, s.Close())

@@ -127,7 +127,7 @@ func TestJoinedReadsAreRaised(t *testing.T) {
 	ctx := testContext(t)
 	low, err := s.Restore(ctx, &skep.RestoreRequest{Chains: []skep.Chain{{Scope: sc, Keys: keys, Direction: skep.HeadFirst, Priority: -1}}})
 	require.NoError(t, err)
-	d := s.drives[0]
+	d := s.members.Opened[0]
 	eventually(t, "reads wait at the drive", func() bool { return d.Reads.Waiting() >= restore.DriveReads })
 	block := 2*restore.DriveReads - 1 // it waits, behind others: they are issued in order, and the drive has DriveReads at most
 	got, err := fetch(ctx, s, skep.Chain{Scope: sc, Keys: keys, Blocks: skep.Only(block, block+1), Priority: 5})

@@ -41,7 +41,7 @@ func TestADrainIsTakenBack(t *testing.T) {
 		require.NoError(t, s.KeepDevice(ctx, "0"), "the second time it is done already")
 		require.ErrorIs(t, s.KeepDevice(ctx, "9"), skep.NotFound)
 		used := func() {
-			d := s.drives[0]
+			d := s.members.Opened[0]
 			require.False(t, d.Retired.Load())
 			s.space.Inside().Lock()
 			failed := d.Failed

@@ -9,14 +9,14 @@ import "time"
 // expired once stays expired, however the machine's clock is set, running or not.
 
 // Lasting is the time by which what is kept expires: it never goes back, over restarts neither.
-func (s *Store) Lasting() time.Time { return s.now().Add(s.lead).Round(0) }
+func (s *Store) Lasting() time.Time { return s.options.Clock().Add(s.lead).Round(0) }
 
 // lastingEvery is how often an idle store notes the time.
 const lastingEvery = time.Minute
 
 // setLead has Lasting begin where the machine's clock is, or at ms if that is later.
 func (s *Store) setLead(ms uint64) {
-	now, wall := s.now(), s.options.Wall()
+	now, wall := s.options.Clock(), s.options.Wall()
 	// Compared by what they show: both may carry a monotonic reading.
 	s.lead = wall.Round(0).Sub(now.Round(0))
 	known := time.UnixMilli(int64(min(ms, 1<<53)))
@@ -31,8 +31,8 @@ func (s *Store) setLead(ms uint64) {
 
 // noteTime keeps Lasting when nothing else has for a while. The cleaner's goroutine calls it.
 func (s *Store) noteTime(last time.Time) time.Time {
-	now := s.now()
-	if now.Sub(last) < lastingEvery || s.saveRoot(s.ctx, s.catalog.NewBatch(), false) != nil {
+	now := s.options.Clock()
+	if now.Sub(last) < lastingEvery || s.root.Save(s.ctx, s.catalog, s.catalog.NewBatch(), false) != nil {
 		return last
 	}
 	return now

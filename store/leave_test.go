@@ -61,7 +61,7 @@ func TestTheLastTwoDevicesAreNotBothDrained(t *testing.T) {
 	requireKind(t, skep.Invalid, first)
 	require.ErrorContains(t, first, "devices left in working order")
 	require.NotEqual(t, skep.Invalid, skep.KindOf(second))
-	require.False(t, s.drives[0].Retired.Load() && s.drives[1].Retired.Load())
+	require.False(t, s.members.Opened[0].Retired.Load() && s.members.Opened[1].Retired.Load())
 	require.NoError(t, s.Close())
 }
 
@@ -80,7 +80,7 @@ func TestADeviceIsRemovedWhenNothingIsWrittenToItAnyMore(t *testing.T) {
 	rule := r.faults[2].MustInject(device.Rule{Action: device.Hold, Kinds: device.Writes, Match: atHeader})
 	_, err := s.RemoveDevice(ctx, "2", MoveOptions{})
 	requireKind(t, skep.Deadline, err)
-	require.False(t, s.drives[2].Removed.Load())
+	require.False(t, s.members.Opened[2].Removed.Load())
 	require.NotZero(t, r.faults[2].Held())
 
 	rule.Remove()
@@ -105,7 +105,7 @@ func TestTheFileOfARemovedDeviceIsClosed(t *testing.T) {
 	sc := openSpace(t, s, "n", skep.Cache, 1, false)
 	keys := chainKeys(1, 6)
 	requireOutcome(t, skep.Committed, putRun(t, s, sc, keys, 4<<10))
-	d := s.drives[2]
+	d := s.members.Opened[2]
 	held := s.space.GroupsOf(d)[0]
 	held.Readers.Add(1)
 	_, err := s.RemoveDevice(ctx, "2", MoveOptions{})

@@ -85,7 +85,7 @@ func (s *Store) resume(ctx context.Context) (rebuilt bool, err error) {
 			return false, errors.Join(err, s.vacate(ctx))
 		}
 	}
-	s.log.Error("the catalog is lost; rebuilding it from the devices", "catalog", o.catalogDir(), "devices", len(s.drives))
+	s.log.Error("the catalog is lost; rebuilding it from the devices", "catalog", o.catalogDir(), "devices", len(s.members.Opened))
 	rep, err := rebuild.Run(ctx, s.rebuildInput(func(p RebuildProgress) {
 		s.log.Info("rebuilding the catalog", "stage", p.Stage, "done", p.Done, "of", p.Of, "records", p.Records)
 	}))
@@ -127,10 +127,10 @@ func (s *Store) wasHere() error {
 
 // forgetLoaded closes what a rebuild used, so that the open that follows begins anew.
 func (s *Store) forgetLoaded() {
-	for _, d := range s.drives {
+	for _, d := range s.members.Opened {
 		_ = d.Dev.Close()
 	}
-	s.drives = nil
+	s.members.Opened = nil
 	s.space.Reset()
 	s.root.Reset()
 }
@@ -138,7 +138,7 @@ func (s *Store) forgetLoaded() {
 // unused says whether the drives are block devices of a store whose making was cut off: their
 // superblocks are as it wrote them, and no segment was ever opened.
 func (s *Store) unused(ctx context.Context) (bool, error) {
-	for _, d := range s.drives {
+	for _, d := range s.members.Opened {
 		if st, err := os.Stat(d.Path); err != nil || st.Mode().IsRegular() || d.Sequence > 1 {
 			return false, nil
 		}
@@ -165,7 +165,7 @@ func (s *Store) vacateSome(ctx context.Context, paths []string) (bool, error) {
 			return false, nil
 		}
 	}
-	if blank == 0 || len(s.drives) == 0 {
+	if blank == 0 || len(s.members.Opened) == 0 {
 		return false, nil
 	}
 	if empty, err := s.unused(ctx); !empty || err != nil {
@@ -187,11 +187,11 @@ func (s *Store) isBlank(ctx context.Context, i int, path string) bool {
 // vacate takes the superblocks off drives of a store whose making was cut off, and closes them.
 func (s *Store) vacate(ctx context.Context) error {
 	var errs []error
-	for _, d := range s.drives {
+	for _, d := range s.members.Opened {
 		errs = append(errs, segio.Wipe(ctx, s.space.Durably(d)), d.Dev.Close())
 	}
-	s.log.Warn("the making of a store was cut off here: its devices are used anew", "devices", len(s.drives))
-	s.drives = nil
+	s.log.Warn("the making of a store was cut off here: its devices are used anew", "devices", len(s.members.Opened))
+	s.members.Opened = nil
 	return errors.Join(errs...)
 }
 

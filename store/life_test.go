@@ -43,7 +43,6 @@ func TestAGroupIsClaimedByOne(t *testing.T) {
 	require.False(t, s.space.Claim(g, space.Claim{By: space.Mover}), "it is filled")
 	require.Equal(t, space.Open, g.Life.State())
 	s.space.SealOpen(space.User)
-	c := s.newCleaner() // the store's own is its goroutine's
 	for range 100 {
 		eventually(t, "it is at rest", func() bool { return s.space.IsIdle(g) })
 		var wg sync.WaitGroup
@@ -55,15 +54,15 @@ func TestAGroupIsClaimedByOne(t *testing.T) {
 				}
 			})
 			wg.Go(func() {
-				if c := (s.newCleaner()); c.Victim() != nil {
+				if s.space.Claim(g, space.Claim{By: space.Cleaner}) {
 					have.Add(1)
 				}
 			})
 		}
 		wg.Wait()
 		require.EqualValues(t, 1, have.Load())
-		require.Nil(t, c.Victim())
-		require.Equal(t, space.ErrBusy, c.CleanAsked(testContext(t), g, true))
+		require.False(t, s.space.CanClaim(g.Num), "no victim of the cleaner's")
+		require.Equal(t, space.ErrBusy, s.cleaner.Clean(testContext(t), g, true))
 		s.space.Release(g)
 	}
 }

@@ -51,7 +51,7 @@ func TestAStoreRemembersItsCap(t *testing.T) {
 		require.Equal(t, want, capacity)
 		if want > 0 {
 			require.LessOrEqual(t, leased, want/4)
-			for _, d := range s.drives {
+			for _, d := range s.members.Opened {
 				require.NotEqual(t, space.Unlimited, d.Limit, "its devices keep to it")
 			}
 		}
@@ -65,7 +65,7 @@ func TestAStoreRemembersItsCap(t *testing.T) {
 	is(open(0, false), 48<<20)
 	refused(32<<20, "must be 50331648")
 	s = open(0, true)
-	require.Equal(t, space.Unlimited, s.drives[0].Limit)
+	require.Equal(t, space.Unlimited, s.members.Opened[0].Limit)
 	is(s, 0)
 	is(open(0, false), 0)
 	refused(32<<20, "must be no cap")
@@ -94,7 +94,7 @@ func TestACapOutlivesTheCatalog(t *testing.T) {
 			require.NoError(t, err)
 			require.NoError(t, s.Close())
 		}
-		for _, d := range s.drives {
+		for _, d := range s.members.Opened {
 			sb, err := segio.PeekSuperblock(d.Path)
 			require.NoError(t, err)
 			require.Equal(t, o.CapacityBytes, sb.Capacity)

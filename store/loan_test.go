@@ -201,7 +201,7 @@ func TestMemoryADriveCannotUse(t *testing.T) {
 	sc := openSpace(t, s, "n", skep.Cache, 1, true)
 	keys := chainKeys(1, 2)
 	requireOutcome(t, skep.Committed, putRun(t, s, sc, keys, 8<<10))
-	d := s.drives[0]
+	d := s.members.Opened[0]
 	req, mem := alignedPut(sc, chainKeys(2, 1), 8<<10)
 	dest := device.AlignedBuffer(2 * 8 << 10)
 	bad := func(o *device.Op) bool {

@@ -121,7 +121,7 @@ func (s *Store) grant(ns *namespaces.Namespace, t namespaces.Tag, r *skep.Lookup
 	if d == 0 {
 		d = skep.DefaultLease
 	}
-	req.Until = s.now().Add(d)
+	req.Until = s.options.Clock().Add(d)
 	id, err := s.index.Grant(req)
 	switch skep.KindOf(err) {
 	case skep.NotFound:
@@ -219,7 +219,7 @@ func (s *Store) Renew(ctx context.Context, id skep.LeaseID, d time.Duration) (sk
 	if d < 0 || d > skep.MaxLease {
 		return skep.Lease{}, skep.Invalidf(op, "lease", d, "0 to "+skep.MaxLease.String())
 	}
-	now := s.now()
+	now := s.options.Clock()
 	return s.leases.Renew(id, now, now.Add(d))
 }
 
@@ -235,7 +235,7 @@ func (s *Store) Release(ctx context.Context, id skep.LeaseID) error {
 
 // applyHint hands a hint to the index, block by block.
 func (s *Store) applyHint(ns *namespaces.Namespace, fps []index.Fingerprint, h skep.Hint) (int, error) {
-	now := s.now()
+	now := s.options.Clock()
 	n := 0
 	s.programs.Hinted(h.Program, fps)
 	for _, fp := range fps {

@@ -26,7 +26,7 @@ func (s *Store) watchDrive(d *space.Drive) {
 type monitored struct{ s *Store }
 
 func (h monitored) Drives(from int) (list []monitor.Drive) {
-	for _, d := range h.s.allDrives()[from:] {
+	for _, d := range h.s.members.All()[from:] {
 		list = append(list, monitor.Drive{Dev: d.Dev, Flush: &d.Flush, Standing: &d.Standing, Index: int(d.Index),
 			Path: d.Path, Serial: d.Serial,
 			File: !h.s.options.customDevices && !d.Dev.Info().Raw, Removed: d.Removed.Load})
@@ -35,10 +35,10 @@ func (h monitored) Drives(from int) (list []monitor.Drive) {
 }
 
 func (h monitored) Exclude(i int, is health.State, why error) {
-	h.s.space.Exclude(h.s.allDrives()[i], is, why)
+	h.s.space.Exclude(h.s.members.All()[i], is, why)
 }
 
-func (h monitored) Include(i int, is health.State) { h.s.space.Include(h.s.allDrives()[i], is) }
+func (h monitored) Include(i int, is health.State) { h.s.space.Include(h.s.members.All()[i], is) }
 
 func (h monitored) Changed(i int, is health.State) {
 	ev := skep.Event{Kind: skep.EventDevice, Depth: i}
@@ -49,14 +49,14 @@ func (h monitored) Changed(i int, is health.State) {
 }
 
 func (h monitored) Hedge(i int, after time.Duration, is health.State) {
-	restore.Hedge(h.s.allDrives()[i], after, is)
+	restore.Hedge(h.s.members.All()[i], after, is)
 }
 
 func (h monitored) Lost(i int, lost bool) {
 	if lost {
-		h.s.tasks.kick()
+		h.s.moving.Kick()
 	} else {
-		h.s.forgetHealing(h.s.allDrives()[i])
+		h.s.forgetHealing(h.s.members.All()[i])
 	}
 }
 

@@ -25,14 +25,14 @@ func TestTwoCopiesAfterADriveCameBack(t *testing.T) {
 	r.faults[1].MustInject(device.Rule{Action: device.Fail, Kinds: device.Writes | device.Flushes})
 	eventually(t, "the drive is fenced", func() bool {
 		putRun(t, s, one, chainKeys(2, 1), faultBlock)
-		return s.drives[1].Condition() == health.Fenced
+		return s.members.Opened[1].Condition() == health.Fenced
 	})
 	requireOutcome(t, skep.Committed, putRun(t, s, one, chainKeys(3, 1), faultBlock)) // beside it
 	res, err := heapPut(testContext(t), s, putRequest(two, nil, 0, chainKeys(4, 1), faultBlock))
 	require.NoError(t, err)
 	requireOutcome(t, skep.Declined, res)
 	r.faults[1].Clear()
-	eventually(t, "the drive is let back in", func() bool { return s.drives[1].Condition() == health.Healthy })
+	eventually(t, "the drive is let back in", func() bool { return s.members.Opened[1].Condition() == health.Healthy })
 	requireOutcome(t, skep.Committed, putRun(t, s, two, chainKeys(4, 1), faultBlock))
 	requireChain(t, s, two, chainKeys(4, 1), faultBlock)
 }

@@ -34,7 +34,7 @@ func (s *Store) LookAtDevice(ctx context.Context, a NewDevice) (c Candidate, err
 		return c, err
 	}
 	defer s.gate.Leave()
-	if err := refuseOwn(s.id, s.allDrives(), a.Path); err != nil {
+	if err := refuseOwn(s.id, s.members.All(), a.Path); err != nil {
 		return c, err
 	}
 	if err := places.Free(a.Path, s.options.customDevices); err != nil {
@@ -54,13 +54,13 @@ func (s *Store) LookAtDevice(ctx context.Context, a NewDevice) (c Candidate, err
 	if !o.customDevices {
 		o.OpenDevice = o.openFile
 	}
-	dev, err := o.OpenDevice(len(s.allDrives()), a.Path, false, 0)
+	dev, err := o.OpenDevice(len(s.members.All()), a.Path, false, 0)
 	if err != nil {
 		return c, &skep.Error{Op: "add device", Kind: kindOfOpen(err), Field: a.Path, Err: err}
 	}
 	defer dev.Close()
 	// else an add was cut short
-	if sb, err := segio.PeekSuperblock(a.Path); err != nil || sb.Store != s.id || s.knows(sb.Device) {
+	if sb, err := segio.PeekSuperblock(a.Path); err != nil || sb.Store != s.id || s.members.Knows(sb.Device) {
 		if err := segio.CheckBlank(ctx, dev, a.Path); err != nil {
 			return c, err
 		}
@@ -90,7 +90,7 @@ func (s *Store) unbrand() {
 	if !s.opening.making {
 		return
 	}
-	for _, d := range s.drives {
+	for _, d := range s.members.Opened {
 		if slices.Contains(s.opening.made, d.Path) {
 			continue // a file, which is removed
 		}

@@ -78,7 +78,7 @@ func TestLookAtDevice(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "new")
 	c, err := s.LookAtDevice(ctx, NewDevice{Path: path})
 	require.NoError(t, err)
-	require.Equal(t, Candidate{Kind: CandidateFile, Bytes: s.drives[0].Dev.Size()}, c)
+	require.Equal(t, Candidate{Kind: CandidateFile, Bytes: s.members.Opened[0].Dev.Size()}, c)
 	_, err = s.LookAtDevice(ctx, NewDevice{Path: path, Bytes: 1})
 	requireKind(t, skep.Invalid, err)
 	taken := filepath.Join(t.TempDir(), "taken")
@@ -93,5 +93,5 @@ func TestLookAtDevice(t *testing.T) {
 	require.NoError(t, device.WriteAt(ctx, there, bytes.Repeat([]byte{7}, device.Align), 0))
 	_, err = s.LookAtDevice(ctx, NewDevice{Path: os.DevNull})
 	requireKind(t, skep.Foreign, err)
-	require.Len(t, s.allDrives(), len(s.drives), "nothing was added")
+	require.Len(t, s.members.All(), len(s.members.Opened), "nothing was added")
 }

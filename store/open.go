@@ -127,10 +127,11 @@ func newStore(o Options) *Store {
 	s.root = watermark.New(s.rootRow)
 	s.rows = commit.New(s.log)
 	s.gate = gate.New(o.ReadOnly, s.rows.Failed)
+	s.members = s.newMembers()
 	s.space = space.New(space.Config{Log: s.log, Context: s.ctx, Closing: s.closing, Background: &s.background,
 		Root:     s.root,
 		Identity: func() (segment.StoreID, segment.Secret) { return s.id, s.secret },
-		Changes:  s.rows.Changes(), Drives: s.allDrives, Timeout: o.OpTimeout, FileSystem: o.fileSystem, ReserveBytes: o.ReserveBytes,
+		Changes:  s.rows.Changes(), Drives: s.members.All, Timeout: o.OpTimeout, FileSystem: o.fileSystem, ReserveBytes: o.ReserveBytes,
 		BlockPages: int64(layout.PagesOf(o.BlockBytes)), LogicalBlocks: int64(o.LogicalBlocks)})
 	return s
 }
@@ -214,7 +215,7 @@ func (s *Store) open(ctx context.Context) error {
 		return err
 	}
 	if s.limits.restamp {
-		s.restamp()
+		s.members.Restamp()
 	}
 	return nil
 }
@@ -312,7 +313,7 @@ func (s *Store) create(ctx context.Context) (catalog.StoreState, error) {
 		if err != nil {
 			return catalog.StoreState{}, err
 		}
-		s.drives = append(s.drives, d)
+		s.members.Opened = append(s.members.Opened, d)
 		st := d.Row()
 		b.PutDevice(&st)
 	}
@@ -472,7 +473,7 @@ func (s *Store) run() {
 	if w == 0 {
 		w = runtime.GOMAXPROCS(0)
 	}
-	for _, d := range s.allDrives() {
+	for _, d := range s.members.All() {
 		s.watchDrive(d)
 	}
 	s.mends = scrub.New(scrub.Config{Names: s.names, Catalog: s.catalog, Index: s.index, Space: s.space, Root: s.root,
@@ -496,7 +497,7 @@ func (s *Store) run() {
 	}
 	if !s.options.ReadOnly {
 		s.cleaner.Start(&s.background)
-		s.tasks.start(s)
+		s.moving.Start()
 		s.background.Go(s.watchSpace)
 		s.space.WarnOfCramped()
 		s.background.Go(s.keepMark)
@@ -507,7 +508,7 @@ func (s *Store) run() {
 		}
 	}
 	info := s.space.SomeDrive().Dev.Info()
-	s.log.Info("store open", "dir", s.options.Dir, "devices", len(s.drives), "backend", info.Backend, "reason",
+	s.log.Info("store open", "dir", s.options.Dir, "devices", len(s.members.Opened), "backend", info.Backend, "reason",
 		info.Reason,
 		"blocks", s.index.Stats().Blocks, "epoch", s.epoch)
 }

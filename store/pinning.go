@@ -41,7 +41,7 @@ func (s *Store) pinParts() {
 			s.pinned.mu.Lock()
 			s.pinned.parts = append(s.pinned.parts, part)
 			s.pinned.mu.Unlock()
-			for _, d := range s.allDrives() {
+			for _, d := range s.members.All() {
 				s.pinFor(d)
 			}
 		}

@@ -69,7 +69,7 @@ func TestAHintThatIsRefusedPinsNothing(t *testing.T) {
 	sc := openSpace(t, s, "n", skep.Durable, 1, false)
 	keys := chainKeys(1, 9)
 	requireOutcome(t, skep.Committed, putRun(t, s, sc, keys, 4<<10))
-	ns := s.namespaceOf(sc.Namespace)
+	ns := s.names.Get(sc.Namespace)
 	for n := range 70000 { // the tenant has hints for as many blocks as it may
 		var fp index.Fingerprint
 		for i := range fp {
@@ -78,7 +78,7 @@ func TestAHintThatIsRefusedPinsNothing(t *testing.T) {
 		_, _, err := s.index.Insert(index.Entry{FP: fp, Pages: 1, Namespace: ns.Instance, Tenant: ns.Tenant,
 			Opaque: true})
 		require.NoError(t, err)
-		if err := s.index.SetHint(s.now(), fp, index.Hint{Drop: true}); err != nil {
+		if err := s.index.SetHint(s.options.Clock(), fp, index.Hint{Drop: true}); err != nil {
 			requireKind(t, skep.Quota, err)
 			break
 		}

@@ -303,11 +303,10 @@ func TestVictimsAreAtRest(t *testing.T) {
 	require.NoError(t, waitHeld(r, 1))
 	g := openedBy(s, space.User)
 	s.space.Seal(g)
-	c := s.newCleaner() // the store's own is its goroutine's
-	require.Nil(t, c.Victim())
+	require.False(t, s.space.Claim(g, space.Claim{By: space.Cleaner}))
 	r.each(func(_ int, d *device.Fault) { d.Release() })
 	<-done
-	eventually(t, "the group is at rest", func() bool { return c.Victim() == g })
+	eventually(t, "the group is at rest", func() bool { return s.space.Claim(g, space.Claim{By: space.Cleaner}) })
 	require.NoError(t, s.Close())
 }
 
@@ -322,7 +321,7 @@ func TestLeaseAfterTheVerdict(t *testing.T) {
 	requireOutcome(t, skep.Committed, putRun(t, s, sc, keys, 8<<10))
 	var recs []segment.Record
 	var refs []index.Ref
-	ns := s.namespaceOf(sc.Namespace)
+	ns := s.names.Get(sc.Namespace)
 	for l, row := range rowsOf(t, s, 1) {
 		var rec segment.Record
 		require.NoError(t, segment.DecodeRecord(row, &rec))

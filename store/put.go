@@ -128,12 +128,12 @@ func (s *Store) makeIngest() error {
 // wearing is the drives as an admission filter sees them: ingest.Drives.
 type wearing struct{ s *Store }
 
-func (w wearing) Now() time.Time { return w.s.now() }
+func (w wearing) Now() time.Time { return w.s.options.Clock() }
 
 func (w wearing) Written() int64 { return w.s.bytesWritten() }
 
 func (w wearing) Writable() (n int64) {
-	for _, d := range w.s.allDrives() {
+	for _, d := range w.s.members.All() {
 		if d != nil && !d.Removed.Load() && !d.Retired.Load() {
 			n++
 		}
@@ -143,7 +143,7 @@ func (w wearing) Writable() (n int64) {
 
 // bytesWritten is what the devices have written since the open: payload, logs, cleaning.
 func (s *Store) bytesWritten() (n int64) {
-	for _, d := range s.allDrives() {
+	for _, d := range s.members.All() {
 		n += int64(d.Dev.Stats().Writes.Bytes)
 	}
 	return n

@@ -21,7 +21,7 @@ import (
 
 // allReadable says whether what any drive holds can be read.
 func (s *Store) allReadable() bool {
-	return !slices.ContainsFunc(s.allDrives(), func(d *space.Drive) bool { return !d.Removed.Load() && d.Standing.Unreadable() })
+	return !slices.ContainsFunc(s.members.All(), func(d *space.Drive) bool { return !d.Removed.Load() && d.Standing.Unreadable() })
 }
 
 // readablePrefix is how many of the first n keys of a lookup can be read now.

@@ -75,14 +75,14 @@ func TestNothingUnreadableIsPromised(t *testing.T) {
 				r.faults[1].MustInject(device.GoneRule())
 				page := device.AlignedBuffer(layout.PageSize)
 				eventually(t, "the drive is noticed", func() bool {
-					_ = device.ReadAt(ctx, s.drives[1].Dev, page, 0)
-					return s.drives[1].Standing.Unreadable()
+					_ = device.ReadAt(ctx, s.members.Opened[1].Dev, page, 0)
+					return s.members.Opened[1].Standing.Unreadable()
 				})
 				defer func() {
 					r.faults[1].Clear()
 					eventually(t, "the drive is back", func() bool {
 						n, _ := lookup()
-						return s.drives[1].Condition() == health.Healthy && n == len(keys)
+						return s.members.Opened[1].Condition() == health.Healthy && n == len(keys)
 					})
 					requireChain(t, s, sc, keys, faultBlock)
 					require.NoError(t, s.Close())
@@ -123,8 +123,8 @@ func TestWhatCannotBeReadIsPutAgain(t *testing.T) {
 	r.faults[1].MustInject(device.GoneRule())
 	page := device.AlignedBuffer(layout.PageSize)
 	eventually(t, "the drive is noticed", func() bool {
-		_ = device.ReadAt(ctx, s.drives[1].Dev, page, 0)
-		return s.drives[1].Standing.Unreadable()
+		_ = device.ReadAt(ctx, s.members.Opened[1].Dev, page, 0)
+		return s.members.Opened[1].Standing.Unreadable()
 	})
 	found, err := s.Lookup(ctx, &skep.LookupRequest{Scope: sc, Keys: keys})
 	require.NoError(t, err)
@@ -138,7 +138,7 @@ func TestWhatCannotBeReadIsPutAgain(t *testing.T) {
 	requireOutcome(t, skep.Exists, putRun(t, s, kept, keys, faultBlock)) // the drive may come back
 
 	r.faults[1].Clear()
-	eventually(t, "the drive is back", func() bool { return s.drives[1].Condition() == health.Healthy })
+	eventually(t, "the drive is back", func() bool { return s.members.Opened[1].Condition() == health.Healthy })
 	requireChain(t, s, sc, keys, faultBlock)
 	requireChain(t, s, kept, keys, faultBlock)
 	require.Equal(t, 2*len(keys), countBlocks(t, s))

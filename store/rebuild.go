@@ -21,9 +21,11 @@ import (
 	"github.com/skepkv/skep/store/device"
 	"github.com/skepkv/skep/store/internal/aside"
 	"github.com/skepkv/skep/store/internal/dirlock"
+	"github.com/skepkv/skep/store/internal/members"
 	"github.com/skepkv/skep/store/internal/namespaces"
 	"github.com/skepkv/skep/store/internal/paths"
 	"github.com/skepkv/skep/store/internal/rebuild"
+	"github.com/skepkv/skep/store/internal/recovery"
 	"github.com/skepkv/skep/store/internal/segio"
 	"github.com/skepkv/skep/store/internal/space"
 	"github.com/skepkv/skep/store/segment"
@@ -90,7 +92,7 @@ func (s *Store) rebuildAlone(ctx context.Context, dryRun bool, progress func(Reb
 }
 
 // rebuildInto makes a catalog in dir, where none is. With dryRun nothing is written to the
-// drives. REQUIRES: s.drives.
+// drives. REQUIRES: s.members.Opened.
 func (s *Store) rebuildInto(ctx context.Context, dir string, dryRun bool, progress func(RebuildProgress)) (rep RebuildReport, err error) {
 	start := time.Now()
 	o := &s.options
@@ -118,13 +120,13 @@ func (s *Store) rebuildInto(ctx context.Context, dir string, dryRun bool, progre
 	return rep, err
 }
 
-// rebuildInput is what a rebuild into s.catalog goes by. REQUIRES: s.drives.
+// rebuildInput is what a rebuild into s.catalog goes by. REQUIRES: s.members.Opened.
 func (s *Store) rebuildInput(progress func(RebuildProgress)) rebuild.Input {
 	s.names = namespaces.NewTable(s.secret)
 	in := rebuild.Input{Store: rebuilding{s}, Catalog: s.catalog, Names: s.names, ID: s.id, Secret: s.secret, SegmentBytes: s.space.SegmentBytes,
 		Limits: s.limits.Limits, Partial: s.options.Degraded == DegradedAlways, Missing: s.limits.missing, Timeout: s.options.OpTimeout, Wall: s.options.Wall,
 		Log: s.log, Progress: progress}
-	for _, d := range s.drives {
+	for _, d := range s.members.Opened {
 		in.Drives = append(in.Drives, driveFound(d))
 	}
 	return in
@@ -144,7 +146,7 @@ type rebuilding struct{ s *Store }
 
 func (r rebuilding) GiveUp(i int) *rebuild.Drive {
 	d := r.s.givenUp(i)
-	r.s.drives = append(r.s.drives, d)
+	r.s.members.Opened = append(r.s.members.Opened, d)
 	return driveFound(d)
 }
 
@@ -157,14 +159,14 @@ func (r rebuilding) Found(groups []*catalog.GroupState) {
 func (r rebuilding) groupOf(st *catalog.GroupState) *space.Group {
 	g := space.Found(*st)
 	for _, m := range st.Devices {
-		g.Drives = append(g.Drives, r.s.drives[m.Device])
+		g.Drives = append(g.Drives, r.s.members.Opened[m.Device])
 		g.Segments = append(g.Segments, m.Segment)
 	}
 	return g
 }
 
 func (r rebuilding) Whole(ctx context.Context, at layout.Location, row []byte, buf *[]byte) (bool, error) {
-	_, ok, err := r.s.verifyRow(ctx, doubt{at, row}, buf)
+	_, ok, err := recovery.VerifyRow(ctx, r.s.names, r.s.space, at, row, buf)
 	return ok, err
 }
 
@@ -341,7 +343,7 @@ func (s *Store) findDrives(ctx context.Context) error {
 			count = max(count, sb.DeviceCount)
 		}
 	}
-	if len(s.drives) == 0 {
+	if len(s.members.Opened) == 0 {
 		return &skep.Error{Op: op, Kind: skep.Missing, Field: "devices", Value: 0, Limit: "at least one that can be read", Err: errors.Join(strange...)}
 	}
 	return s.orderDrives(ctx, count, strange)
@@ -380,7 +382,7 @@ func (s *Store) meetDrive(ctx context.Context, i int, d *space.Drive) (sb segmen
 	if s.id != (segment.StoreID{}) && sb.Store != s.id {
 		return sb, &skep.Error{Op: op, Kind: skep.Foreign, Field: d.Path, Value: "store " + sb.Store.String(), Limit: "store " + s.id.String() + ", as the others"}
 	}
-	if len(s.drives) > 0 && sb.SegmentBytes != s.space.SegmentBytes {
+	if len(s.members.Opened) > 0 && sb.SegmentBytes != s.space.SegmentBytes {
 		return sb, &skep.Error{Op: op, Kind: skep.Damaged, Field: "segment bytes of " + d.Path, Value: sb.SegmentBytes, Limit: s.space.SegmentBytes}
 	}
 	if dev.Size() < sb.DeviceBytes {
@@ -395,7 +397,7 @@ func (s *Store) meetDrive(ctx context.Context, i int, d *space.Drive) (sb segmen
 	d.Segments = layout.Segments(dev.Size(), d.SegBytes)
 	d.Limit = d.Segments
 	d.Sequence, d.Created = sb.Sequence, sb.Created
-	s.drives = append(s.drives, d)
+	s.members.Opened = append(s.members.Opened, d)
 	return sb, nil
 }
 
@@ -403,7 +405,7 @@ func (s *Store) meetDrive(ctx context.Context, i int, d *space.Drive) (sb segmen
 func (s *Store) orderDrives(ctx context.Context, count int, strange []error) error {
 	const op = "rebuild"
 	byIndex := map[int]*space.Drive{}
-	for _, d := range s.drives {
+	for _, d := range s.members.Opened {
 		other := byIndex[int(d.Index)]
 		if other == nil {
 			byIndex[int(d.Index)] = d
@@ -419,7 +421,7 @@ func (s *Store) orderDrives(ctx context.Context, count int, strange []error) err
 		strange = append(strange, &skep.Error{Op: op, Kind: skep.Conflict, Field: "device " + itoa(int(d.Index)), Value: left.Path,
 			Limit: "one, which is " + byIndex[int(d.Index)].Path, Err: left.Dev.Close()})
 	}
-	s.drives = slices.Collect(maps.Values(byIndex))
+	s.members.Opened = slices.Collect(maps.Values(byIndex))
 	last := count
 	for i := range byIndex {
 		last = max(last, i+1)
@@ -429,16 +431,16 @@ func (s *Store) orderDrives(ctx context.Context, count int, strange []error) err
 		strange = append(strange, d.Dev.Close())
 		delete(byIndex, int(d.Index))
 	}
-	s.drives = slices.Collect(maps.Values(byIndex))
-	found := s.drives
+	s.members.Opened = slices.Collect(maps.Values(byIndex))
+	found := s.members.Opened
 	s.limits.missing = max(0, count-len(found))
 	for i := range last {
 		switch {
 		case byIndex[i] != nil:
 		case len(found) >= count: // all that are left are here: this one was removed
-			s.drives = append(s.drives, removedDrive(i, s.space.SegmentBytes))
+			s.members.Opened = append(s.members.Opened, members.Removed(i, s.space.SegmentBytes))
 		case s.options.Degraded == DegradedAlways:
-			s.drives = append(s.drives, s.givenUp(i))
+			s.members.Opened = append(s.members.Opened, s.givenUp(i))
 		default:
 			kind := skep.Missing
 			if len(strange) > 0 && skep.KindOf(strange[0]) == skep.Foreign && len(s.options.Devices) > 0 {
@@ -448,7 +450,7 @@ func (s *Store) orderDrives(ctx context.Context, count int, strange []error) err
 				Limit: "present; name every device of the store, in any order, or have the rebuild go on without it (skep rebuild --without-missing)"}
 		}
 	}
-	sort.Slice(s.drives, func(i, j int) bool { return s.drives[i].Index < s.drives[j].Index })
+	sort.Slice(s.members.Opened, func(i, j int) bool { return s.members.Opened[i].Index < s.members.Opened[j].Index })
 	return nil
 }
 
@@ -496,15 +498,15 @@ func (s *Store) holdsNothing(ctx context.Context, d *space.Drive) bool {
 // anew. Where fewer than count are, some could not be, and nobody knows which were removed: all count.
 func (s *Store) outlasted(count int) (list []*space.Drive) {
 	newest := uint64(0)
-	for _, d := range s.drives {
+	for _, d := range s.members.Opened {
 		newest = max(newest, d.Sequence)
 	}
-	for _, d := range s.drives {
+	for _, d := range s.members.Opened {
 		if d.Sequence < newest {
 			list = append(list, d)
 		}
 	}
-	if len(s.drives)-len(list) != count {
+	if len(s.members.Opened)-len(list) != count {
 		return nil
 	}
 	return list
@@ -525,7 +527,7 @@ func (s *Store) givenUp(i int) *space.Drive {
 
 // drivePaths is where the drives are that could be opened.
 func (s *Store) drivePaths() (paths []string) {
-	for _, d := range s.allDrives() {
+	for _, d := range s.members.All() {
 		if d.Absent == nil && d.Dev != nil {
 			paths = append(paths, d.Path)
 		}

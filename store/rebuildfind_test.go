@@ -205,7 +205,7 @@ func TestRebuildLeavesRemovedDevicesAlone(t *testing.T) {
 	require.NoError(t, s.AddDevice(ctx, NewDevice{Path: more}))
 	keys := chainKeys(1, 20)
 	requireOutcome(t, skep.Committed, putRun(t, s, sc, keys, 8<<10))
-	d, err := s.findDrive("test", more)
+	d, err := s.members.Find("test", more)
 	require.NoError(t, err)
 	s.space.Fence(d, errors.New("it fails"))
 	_, err = s.RemoveDevice(ctx, more, MoveOptions{Force: true})
@@ -217,7 +217,7 @@ func TestRebuildLeavesRemovedDevicesAlone(t *testing.T) {
 	require.NoError(t, os.RemoveAll(o.catalogDir()))
 	s, err = Open(ctx, o)
 	require.NoError(t, err)
-	for _, d := range s.allDrives() {
+	for _, d := range s.members.All() {
 		require.Equal(t, d.Index == 2, d.Removed.Load(), "device %d", d.Index)
 	}
 	requireChain(t, s, sc, later, 8<<10)

@@ -70,9 +70,9 @@ func TestRefusedByName(t *testing.T) {
 	requireChain(t, s, sc, keys[:2], 8<<10)
 	require.NoError(t, s.Close())
 	o.ReadOnly = true
-	s, err := Open(ctx, o)
+	s, err := Open(testContext(t), o) // the many namespaces may have taken long
 	require.NoError(t, err)
-	_, err = s.OpenNamespace(ctx, spec)
+	_, err = s.OpenNamespace(testContext(t), spec)
 	requireKind(t, skep.ReadOnly, err)
 	require.NoError(t, s.Close())
 }
@@ -174,7 +174,7 @@ func TestWaitsForRoomEnd(t *testing.T) {
 	s.space.Inside().Lock()
 	spares := s.space.Inside().Spares
 	s.space.Inside().Spares = []*space.Group{{}, {}}
-	for _, d := range s.drives {
+	for _, d := range s.members.Opened {
 		d.Free = nil
 	}
 	s.space.Inside().Unlock()

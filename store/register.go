@@ -21,7 +21,7 @@ func (s *Store) Register(mem []byte) (unregister func(), err error) {
 	}
 	defer s.gate.Leave()
 	var with []device.Device
-	for _, d := range s.allDrives() {
+	for _, d := range s.members.All() {
 		if d.Removed.Load() {
 			continue
 		}

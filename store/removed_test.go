@@ -66,7 +66,7 @@ func TestSparesOfARemovedDrive(t *testing.T) {
 	require.NoError(t, s.Close())
 	s, err = Open(ctx, o)
 	require.NoError(t, err)
-	require.Empty(t, s.space.GroupsOf(s.drives[0]))
+	require.Empty(t, s.space.GroupsOf(s.members.Opened[0]))
 	_, err = s.DrainDevice(ctx, "1", MoveOptions{})
 	require.NoError(t, err)
 	requireChain(t, s, sc, keys, faultBlock)

@@ -8,6 +8,7 @@ type (
 	ScrubReport   = report.Scrub
 	VerifyReport  = report.Verify
 	Progress      = report.Progress
+	MoveOptions   = report.MoveOptions
 	CompactResult = report.Compact
 	DegradedStats = report.Degraded
 	StripeMap     = report.StripeMap

@@ -51,7 +51,7 @@ func TestReprioritiseOvertakesOtherSessions(t *testing.T) {
 	many, err := s.Restore(ctx, &skep.RestoreRequest{Chains: []skep.Chain{{Scope: sc, Keys: others, Priority: 1,
 		Dest: skep.Destination{Memory: dest, Stride: modelBlock}}}})
 	require.NoError(t, err)
-	waiting := s.drives[0].Queue().Waiting
+	waiting := s.members.Opened[0].Queue().Waiting
 	eventually(t, "reads wait for the drive", func() bool { return drive.Held()+waiting() == len(others) })
 	given := drive.Held()
 	require.Less(t, given, len(others))

@@ -207,7 +207,7 @@ func TestAddRebalanceRemove(t *testing.T) {
 	all()
 	_, err = s.Rebalance(ctx, MoveOptions{})
 	require.NoError(t, err)
-	d := s.allDrives()[2]
+	d := s.members.All()[2]
 	eventually(t, "the new device has its share", func() bool {
 		s.space.Inside().Lock()
 		defer s.space.Inside().Unlock()
@@ -218,15 +218,15 @@ func TestAddRebalanceRemove(t *testing.T) {
 
 	s, err = Open(ctx, o) // the device is known by what is written on it
 	require.NoError(t, err)
-	require.Len(t, s.allDrives(), 3)
+	require.Len(t, s.members.All(), 3)
 	all()
 	plan, err := s.RemoveDevice(ctx, "0", MoveOptions{DryRun: true})
 	require.NoError(t, err)
 	require.Positive(t, plan.Blocks)
-	p, err := s.RemoveDevice(ctx, s.drives[0].Path, MoveOptions{})
+	p, err := s.RemoveDevice(ctx, s.members.Opened[0].Path, MoveOptions{})
 	require.NoError(t, err)
 	require.Positive(t, p.Blocks)
-	require.Empty(t, s.space.GroupsOf(s.drives[0]))
+	require.Empty(t, s.space.GroupsOf(s.members.Opened[0]))
 	all()
 	_, err = s.DrainDevice(ctx, "0", MoveOptions{})
 	requireKind(t, skep.NotFound, err)
@@ -241,7 +241,7 @@ func TestAddRebalanceRemove(t *testing.T) {
 	require.NoError(t, s.Close())
 	s, err = AddDevices(ctx, o, NewDevice{Path: filepath.Join(o.Dir, "device-0")})
 	require.NoError(t, err)
-	require.EqualValues(t, 3, s.allDrives()[3].Index, "an index is not used again")
+	require.EqualValues(t, 3, s.members.All()[3].Index, "an index is not used again")
 	all()
 	require.NoError(t, s.Close())
 
@@ -266,7 +266,7 @@ func TestCopiesAreMadeAgain(t *testing.T) {
 				o.rules.LostAfter, o.taskEvery, o.taskRetry = 20*time.Millisecond, 10*time.Millisecond, 10*time.Millisecond
 			})
 			defer func() {
-				eventually(t, "the last loss is noticed", func() bool { return s.drives[2].Condition() == health.Dead })
+				eventually(t, "the last loss is noticed", func() bool { return s.members.Opened[2].Condition() == health.Dead })
 				require.NoError(t, s.Close())
 			}()
 			sc := openSpace(t, s, "n", skep.Durable, 2, true)
@@ -279,12 +279,12 @@ func TestCopiesAreMadeAgain(t *testing.T) {
 			for _, keys := range runs {
 				requireChain(t, s, sc, keys, size)
 			}
-			eventually(t, "all copies are there again", func() bool { return wholeWithout(t, s, s.drives[1]) })
+			eventually(t, "all copies are there again", func() bool { return wholeWithout(t, s, s.members.Opened[1]) })
 			r.faults[2].MustInject(device.GoneRule())
 			for _, keys := range runs {
 				requireChain(t, s, sc, keys, size)
 			}
-			require.Equal(t, taskHeal, s.Tasks()[0].Task)
+			require.Equal(t, "re-replicate", s.Tasks()[0].Task)
 			require.Positive(t, s.Tasks()[0].Bytes)
 		})
 	}
@@ -380,21 +380,4 @@ func TestCopiesAreNoHoles(t *testing.T) {
 	}
 	require.Greater(t, len(s.index.Groups()), 10)
 	require.Empty(t, compact.Unasked.Choose(s.space.Costs(s.space.Groups())))
-}
-
-// Groups that could not be moved are remembered for a while, also those that are gone by then.
-func TestStuckGroupsAreForgotten(t *testing.T) {
-	t.Parallel()
-	s, _, _ := openRig(t, nil)
-	defer func() { require.NoError(t, s.Close()) }()
-	k := &s.tasks
-	k.mu.Lock()
-	k.stuck[space.ID{Num: 1000, Generation: 1}] = time.Now().Add(-time.Hour)
-	k.stuck[space.ID{Num: 1001, Generation: 1}] = time.Now().Add(time.Hour)
-	k.mu.Unlock()
-	k.next()
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	require.Len(t, k.stuck, 1)
-	require.Contains(t, k.stuck, space.ID{Num: 1001, Generation: 1})
 }

@@ -8,20 +8,6 @@ import (
 	"github.com/skepkv/skep"
 )
 
-// A store that closes cleans no group more, though free groups are few.
-func TestAStoreThatClosesBeginsNoCleaning(t *testing.T) {
-	t.Parallel()
-	s, _, _ := openRig(t, nil)
-	s.space.Inside().Lock()
-	s.space.KeptFree = 1 << 20 // more than it will ever have free
-	s.space.Inside().Unlock()
-	c := s.newCleaner() // the store's own is at work
-	require.True(t, c.GoesOn())
-	require.NoError(t, s.Close())
-	require.True(t, c.Needed())
-	require.False(t, c.GoesOn())
-}
-
 // The cleaner of a store that is full of blocks that must be kept rests, whatever room they
 // leave at the ends of groups, however many copies they have, and where they live in records.
 func TestFullStoreRests(t *testing.T) {

@@ -43,7 +43,7 @@ func (s *Store) scrub(ctx context.Context, o ScrubOptions, logsOnly bool) (Scrub
 	defer cancel()
 	stop := context.AfterFunc(s.ctx, cancel)
 	defer stop()
-	work := s.works.Begin(taskScrub, s.space.LiveBytes(s.space.Groups()))
+	work := s.works.Begin("scrub", s.space.LiveBytes(s.space.Groups()))
 	defer work.End()
 	rep, err := s.mends.Run(ctx, scrub.Options{Rate: o.Rate, DryRun: o.DryRun, LogsOnly: logsOnly,
 		Progress: o.Progress}, s.space.Pace(o.Rate), work)

@@ -185,8 +185,8 @@ func TestScrubMendsHeadersSuperblocksAndLogs(t *testing.T) {
 	for _, rec := range recordsOf(t, s) {
 		g = s.space.Find(rec.Copies[0].Group)
 	}
-	harmDrive(t, s.drives[0], 200, 1)
-	harmDrive(t, s.drives[1], layout.PageSize+30, 2)
+	harmDrive(t, s.members.Opened[0], 200, 1)
+	harmDrive(t, s.members.Opened[1], layout.PageSize+30, 2)
 	harmDrive(t, g.Drives[2], g.Drives[2].SegmentOffset(g.Segments[2])+60, 4)
 	for i, d := range g.Drives { // the first page of each log
 		harmDrive(t, d, d.SegmentOffset(g.Segments[i]+1)-layout.PageSize+200, 8)
@@ -307,7 +307,7 @@ func TestScrubReadsSeveralBlocksAtOnce(t *testing.T) {
 	defer func() { require.NoError(t, s.Close()) }()
 	sc := openSpace(t, s, "n", skep.Durable, 1, true)
 	requireOutcome(t, skep.Committed, putRun(t, s, sc, chainKeys(1, 16), 4<<10))
-	begin := s.drives[0].SegmentOffset(openedBy(s, space.User).Segments[0])
+	begin := s.members.Opened[0].SegmentOffset(openedBy(s, space.User).Segments[0])
 	r.faults[0].MustInject(device.Rule{Action: device.Hold, Kinds: device.Reads, From: begin + layout.PageSize,
 		Match: func(op *device.Op) bool { return len(op.Bufs) == 1 && len(op.Bufs[0]) == layout.PageSize }}) // no header, and no log
 	var rep ScrubReport

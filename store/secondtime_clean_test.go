@@ -20,7 +20,7 @@ func TestSecondTimeCleaning(t *testing.T) {
 	requireOutcome(t, skep.Committed, putRun(t, s, sc, keys, faultBlock))
 	s.space.SealOpen(space.User)
 	g := s.space.Groups()[0]
-	eventually(t, "nobody writes to it", func() bool { return s.tasks.ready(g) })
+	eventually(t, "nobody writes to it", func() bool { return s.space.IsIdle(g) })
 
 	r.during(t, func() error { return s.cleaner.Clean(ctx, g, true) })
 	requireChain(t, s, sc, keys, faultBlock)

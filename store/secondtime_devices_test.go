@@ -13,7 +13,7 @@ import (
 
 // inUse are the indices of drives that are not removed.
 func (w *secondWorld) inUse() (list []int) {
-	for i, d := range w.s.allDrives() {
+	for i, d := range w.s.members.All() {
 		if !d.Removed.Load() {
 			list = append(list, i)
 		}
@@ -61,7 +61,7 @@ func (w *secondWorld) removeDevice() secondCall {
 	}
 	list := w.inUse()
 	which := list[w.rng.IntN(len(list))]
-	d := w.s.allDrives()[which]
+	d := w.s.members.All()[which]
 	tried := false
 	return secondCall{name: "remove device", moves: true, do: func(ctx context.Context) error {
 		_, err := w.s.RemoveDevice(ctx, itoa(which), MoveOptions{})

@@ -26,7 +26,7 @@ func sealRecorded(t *testing.T, s *Store) *space.Group {
 		require.NoError(t, err)
 		for _, r := range rows {
 			if r.Group == g.Num {
-				return r.State == catalog.GroupSealed && s.tasks.ready(g)
+				return r.State == catalog.GroupSealed && s.space.IsIdle(g)
 			}
 		}
 		return false
@@ -166,7 +166,7 @@ func TestAGroupIsFilledWhileABlockOfItIsEvicted(t *testing.T) {
 	eventually(t, "its row is being committed", func() bool { return !next.Load() })
 	require.True(t, dropFrom(t, s, g.Num))
 	close(evicted)
-	eventually(t, "its row is committed", func() bool { return s.tasks.ready(g) })
+	eventually(t, "its row is committed", func() bool { return s.space.IsIdle(g) })
 
 	rows, err := s.catalog.Groups(ctx)
 	require.NoError(t, err)

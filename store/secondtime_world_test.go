@@ -219,7 +219,7 @@ func (w *secondWorld) obstacle() (name string, ctx context.Context, lift func())
 // well waits until every drive is let back in.
 func (w *secondWorld) well() {
 	eventually(w.t, "the drives are well again", func() bool {
-		for _, d := range w.s.allDrives() {
+		for _, d := range w.s.members.All() {
 			if !d.Removed.Load() && d.Condition() != health.Healthy {
 				return false
 			}

@@ -39,7 +39,7 @@ func unsound(s *Store) string {
 			owner[c] = g.Num
 		}
 	}
-	for _, d := range s.drives {
+	for _, d := range s.members.Opened {
 		for _, n := range d.Free {
 			if other, ok := owner[cell{d, n}]; ok {
 				return "segment " + itoa(int(n)) + " of " + d.Path + " is free and belongs to group " + itoa(int(other)) + " (0: free twice)"

@@ -111,7 +111,7 @@ func (h verified) Rebuild(ctx context.Context) (*verify.Rebuilt, error) {
 	o := h.s.options
 	o.CatalogFS, o.CatalogDir, o.Registerer = vfs.Default, dir, nil
 	o.Devices = nil
-	for _, d := range h.s.drives {
+	for _, d := range h.s.members.Opened {
 		if !d.Removed.Load() {
 			o.Devices = append(o.Devices, d.Path)
 		}

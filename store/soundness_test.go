@@ -28,7 +28,7 @@ func TestVerifyNamesWhatIsWrong(t *testing.T) {
 		deep bool
 	}{
 		{"nothing", func(*testing.T, *Store) {}, "", true},
-		{"a superblock", func(t *testing.T, s *Store) { harmDrive(t, s.drives[1], 300, 1) }, "superblock", false},
+		{"a superblock", func(t *testing.T, s *Store) { harmDrive(t, s.members.Opened[1], 300, 1) }, "superblock", false},
 		{"a header", func(t *testing.T, s *Store) {
 			g, _ := place(t, s)
 			harmDrive(t, g.Drives[0], g.Drives[0].SegmentOffset(g.Segments[0])+100, 1)

@@ -35,7 +35,7 @@ func (o source) LetGo(tenant uint16, bytes int64) { o.s.calls.Leave(tenant, byte
 
 func (o source) Leased(a *restore.Asked) int {
 	return o.s.leases.Covered(a.Lease, leases.Chain{Instance: a.NS.Instance, Tag: a.Tag, Blocks: len(a.Keys),
-		At: func(n int) index.Fingerprint { return o.s.names.Fingerprint(a.NS.Instance, a.Tag, a.Keys[n-1]) }}, o.s.now())
+		At: func(n int) index.Fingerprint { return o.s.names.Fingerprint(a.NS.Instance, a.Tag, a.Keys[n-1]) }}, o.s.options.Clock())
 }
 
 func (o source) PayloadOf(ns *namespaces.Namespace, fp index.Fingerprint, e index.Entry) int64 {
@@ -44,7 +44,7 @@ func (o source) PayloadOf(ns *namespaces.Namespace, fp index.Fingerprint, e inde
 
 func (o source) Drives() iter.Seq[restore.Drive] {
 	return func(yield func(restore.Drive) bool) {
-		for _, d := range o.s.allDrives() {
+		for _, d := range o.s.members.All() {
 			if !yield(d) {
 				return
 			}

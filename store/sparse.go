@@ -30,4 +30,4 @@ func (s *Store) DeviceOf(sc skep.Scope, key skep.Key) (device int, err error) {
 }
 
 // DeviceCount implements skep.Store.
-func (s *Store) DeviceCount() (int, error) { return len(s.allDrives()), nil }
+func (s *Store) DeviceCount() (int, error) { return len(s.members.All()), nil }

@@ -21,10 +21,10 @@ func (s *Store) Stats(ctx context.Context) (skep.Stats, error) {
 	s.count.Fill(&st)
 	st.TwoPointers, st.Prefetch = s.restores.TwoPointers(), s.restores.Prefetch()
 	st.TwoPointers.BoundaryPut = s.count.BoundaryPut.Load()
-	st.Leases, st.LeasedBytes = s.leases.Held(s.now())
+	st.Leases, st.LeasedBytes = s.leases.Held(s.options.Clock())
 	st.Groups, st.FreeGroups = s.space.Count()
 	st.BlockBytes = s.names.Stored()
-	for i, d := range s.allDrives() {
+	for i, d := range s.members.All() {
 		if d.Removed.Load() {
 			continue
 		}

@@ -22,6 +22,8 @@ import (
 	"github.com/skepkv/skep/store/internal/keybook"
 	"github.com/skepkv/skep/store/internal/leases"
 	"github.com/skepkv/skep/store/internal/limits"
+	"github.com/skepkv/skep/store/internal/members"
+	"github.com/skepkv/skep/store/internal/moving"
 	"github.com/skepkv/skep/store/internal/namespaces"
 	"github.com/skepkv/skep/store/internal/observe"
 	"github.com/skepkv/skep/store/internal/puts"
@@ -47,7 +49,6 @@ type Store struct {
 	places  *Places // where its devices are; nil in tests with devices of their own
 	id      segment.StoreID
 
-	drives  []*space.Drive
 	catalog *catalog.Catalog
 	names   *namespaces.Table
 	index   *index.Index
@@ -56,7 +57,8 @@ type Store struct {
 	space   *space.Table
 	events  *observe.Events
 	cleaner *clean.Cleaner
-	tasks   tasks
+	members *members.Set
+	moving  *moving.Mover
 
 	rows        *commit.Rows // and of the index: what changes them
 	appends     *appender.Appender
@@ -102,27 +104,15 @@ type Store struct {
 
 // opening is what an open knows of itself until it is over.
 type opening struct {
-	wasOpen   []*space.Group  // when the store ended
-	leftFree  map[uint32]bool // groups that were cleaned, whose headers may not say so
-	exclusive bool            // read-only, and nobody else has it open
-	relog     bool            // a rebuild left it to this open to log what only the catalog knows
-	aside     bool            // the catalog that is there is to be set aside
-	known     []string        // where it said that devices are
-	making    bool            // a store is being made, or could not be
-	made      []string        // files and directories this call made
-	loadedSeq [2]uint64       // of the groups an open found: the first opening, and the end
+	exclusive bool     // read-only, and nobody else has it open
+	relog     bool     // a rebuild left it to this open to log what only the catalog knows
+	aside     bool     // the catalog that is there is to be set aside
+	known     []string // where it said that devices are
+	making    bool     // a store is being made, or could not be
+	made      []string // files and directories this call made
 }
 
 var _ skep.Store = (*Store)(nil)
-
-// enterMove is gate.EnterWrite for what moves blocks, or in a dry run says what it would do: that goes in a store that is
-// opened for reading, too.
-func (s *Store) enterMove(ctx context.Context, op string, o MoveOptions) error {
-	if o.DryRun {
-		return s.gate.Enter(ctx)
-	}
-	return s.gate.EnterWrite(ctx, op)
-}
 
 func (s *Store) state() string {
 	if err := s.rows.Failed(); err != nil {
@@ -137,8 +127,6 @@ func (s *Store) state() string {
 	return "ok"
 }
 
-func (s *Store) now() time.Time { return s.options.Clock() }
-
 // rootRow is what the root row says besides numbers.
 func (s *Store) rootRow() (st catalog.StoreState) {
 	st.StoreID, st.Secret = s.id, s.secret
@@ -147,13 +135,6 @@ func (s *Store) rootRow() (st catalog.StoreState) {
 	st.NextGroup = s.space.Last()
 	return st
 }
-
-// saveRoot commits b together with the root row.
-func (s *Store) saveRoot(ctx context.Context, b *catalog.Batch, sync bool) error {
-	return s.root.Save(ctx, s.catalog, b, sync)
-}
-
-func (s *Store) namespaceOf(id skep.NamespaceID) *namespaces.Namespace { return s.names.Get(id) }
 
 // Alloc implements skep.Allocator.
 func (s *Store) Alloc(ctx context.Context, n int64) (skep.Memory, error) {

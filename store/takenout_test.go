@@ -30,7 +30,7 @@ func TestADeviceThatWasTakenOutIsNotMissed(t *testing.T) {
 	for range 5 {
 		m.Look()
 	}
-	require.False(t, s.drives[1].Standing.Lost(), "it counts as lost")
+	require.False(t, s.members.Opened[1].Standing.Lost(), "it counts as lost")
 	requireChain(t, s, sc, keys, 8<<10)
 	require.NoError(t, s.Close())
 	rep, err := Verify(ctx, o, VerifyOptions{})

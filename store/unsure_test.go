@@ -231,9 +231,9 @@ func TestALogThatCannotBeReadIsNotCompared(t *testing.T) {
 					return err
 				})
 				require.NoError(t, s.advanceMark(ctx))
-				s.space.Exclude(s.drives[silent], health.Dead, segio.ErrNoDrive) // seals the group
+				s.space.Exclude(s.members.Opened[silent], health.Dead, segio.ErrNoDrive) // seals the group
 				g := s.space.Groups()[0]
-				eventually(t, "nobody writes to it", func() bool { return s.tasks.ready(g) })
+				eventually(t, "nobody writes to it", func() bool { return s.space.IsIdle(g) })
 				s.logs.ReconcileStale(ctx)
 				o := crash("while it does not answer")
 				there := o.OpenDevice
@@ -249,7 +249,7 @@ func TestALogThatCannotBeReadIsNotCompared(t *testing.T) {
 					s, err = Open(ctx, o)
 					require.NoError(t, err)
 				} else {
-					s.space.Include(s.drives[silent], health.Healthy)
+					s.space.Include(s.members.Opened[silent], health.Healthy)
 				}
 				n, err := s.Delete(ctx, sc, keys)
 				require.NoError(t, err)

@@ -9,7 +9,7 @@ import (
 // watchWear asks the drives how worn they are, until the store closes.
 func (s *Store) watchWear() {
 	s.wear.Watch(s.closing, func() (list []skep.WearStats) {
-		for _, d := range s.allDrives() {
+		for _, d := range s.members.All() {
 			list = append(list, askWear(d))
 		}
 		return list

@@ -42,7 +42,7 @@ func TestWorkIsShown(t *testing.T) {
 	require.NoError(t, err)
 	_, err = s.DrainDevice(ctx, "0", progress)
 	require.NoError(t, err)
-	for _, name := range []string{taskScrub, taskCompact, taskRebalance, taskDrain} {
+	for _, name := range []string{"scrub", "compact", "rebalance", "drain"} {
 		require.Positive(t, most[name], name)
 	}
 	st, err := s.Stats(ctx)

@@ -78,7 +78,7 @@ func TestNamedPathsAreOfTheWorkingDirectoryAtTheOpen(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, []string{"d0", "d1"}, o.Devices, "the caller's own list is left alone")
 	t.Chdir(t.TempDir())
-	for _, d := range s.allDrives() {
+	for _, d := range s.members.All() {
 		require.Equal(t, filepath.Join(root, filepath.Base(d.Path)), d.Path)
 	}
 	require.Equal(t, filepath.Join(root, "rows"), s.options.catalogDir())

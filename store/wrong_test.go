@@ -105,7 +105,7 @@ func TestADeviceFileIsRemoved(t *testing.T) {
 	sc := openSpace(t, s, "n", skep.Cache, 1, false)
 	keys := chainKeys(1, 20)
 	requireOutcome(t, skep.Committed, putRun(t, s, sc, keys, faultBlock))
-	d := s.drives[0]
+	d := s.members.Opened[0]
 	require.NoError(t, os.Rename(d.Path, d.Path+".away"))
 	eventually(t, "it is noticed", func() bool { return strings.HasPrefix(stateOfDevice(t, s, 0).State, "fenced: ") })
 	require.Contains(t, stateOfDevice(t, s, 0).State, "removed, or moved")

@@ -28,3 +28,12 @@ type Compact struct {
 	DisorderLeft float64 `json:"disorder_left"` // the same of all groups afterwards
 	OutOfRoom    bool    `json:"out_of_room"`   // it ended early: no free group to write to
 }
+
+// MoveOptions say how Compact, Drain, Remove and Rebalance go about it.
+type MoveOptions struct {
+	Rate     int64          // bytes a second of payload; 0: as the drives are idle
+	All      bool           // of Compact: every group, whether it needs it or not
+	DryRun   bool           // say what would be done, and do nothing
+	Force    bool           // of RemoveDevice: give durable blocks up that cannot be read
+	Progress func(Progress) // called now and then, on the caller's goroutine
+}

@@ -49,7 +49,9 @@ var durablePath = []string{
 	"store/internal/space/grow.go", "store/internal/limits/turn.go",
 	"store/rebuild.go", "store/internal/rebuild/*.go",
 	"store/internal/segio/batch.go", "store/internal/segio/flusher.go", "store/internal/segio/sums.go", "store/internal/segio/superblock.go",
-	"store/internal/namespaces/table.go", "store/internal/watermark/root.go",
+	"store/internal/namespaces/table.go", "store/internal/recovery/agree.go", "store/internal/recovery/blocks.go",
+	"store/internal/recovery/doubt.go", "store/internal/recovery/groups.go", "store/internal/recovery/names.go",
+	"store/internal/watermark/root.go",
 	"store/catalog/batch.go", "store/catalog/catalog.go", "store/catalog/codec.go", "store/catalog/guard.go", "store/catalog/fence.go", "store/catalog/load.go",
 	"store/catalog/read.go", "store/catalog/scan.go", "store/catalog/state.go",
 }

@@ -41,7 +41,7 @@ func writeFailpoints(root, dir string) (int, error) {
 // single files.
 var (
 	errorNames = regexp.MustCompile(`^(err|cerr|e|Err)$`)
-	others     = map[string][]string{"store/recover.go": {"first"}, "store/internal/rebuild/logs.go": {"inner"}, "store/internal/appender/log.go": {"last"},
+	others     = map[string][]string{"store/internal/recovery/doubt.go": {"first"}, "store/internal/rebuild/logs.go": {"inner"}, "store/internal/appender/log.go": {"last"},
 		"store/catalog/scan.go": {"first"}, "store/internal/space/headers.go": {"first"}}
 )
 

@@ -32,8 +32,8 @@ var inTests = []string{"store/storetest", "store/memstore", "tools/drawn"}
 // parts says the same inside the directories of packages store and replication, where the order
 // matters as much: a package not listed may import no other of them.
 var parts = map[string][]string{
-	"store": {"store/catalog", "store/device", "store/internal/admin", "store/internal/admission", "store/internal/appender", "store/internal/aside", "store/internal/clean", "store/internal/commit", "store/internal/compact", "store/internal/crypt", "store/internal/devlog", "store/internal/dirlock", "store/internal/gate", "store/internal/health", "store/internal/ingest", "store/internal/intents", "store/internal/keybook", "store/internal/leases", "store/internal/limits", "store/internal/locate", "store/internal/locks", "store/internal/making", "store/internal/monitor", "store/internal/namespaces", "store/internal/observe", "store/internal/paths",
-		"store/internal/pieces", "store/internal/places", "store/internal/puts", "store/internal/rebuild", "store/internal/restore", "store/internal/room", "store/internal/scrub", "store/internal/segio", "store/internal/sidecar", "store/internal/space", "store/internal/verify", "store/internal/watermark", "store/report", "store/memory", "store/segment"},
+	"store": {"store/catalog", "store/device", "store/internal/admin", "store/internal/admission", "store/internal/appender", "store/internal/aside", "store/internal/clean", "store/internal/commit", "store/internal/compact", "store/internal/crypt", "store/internal/devlog", "store/internal/dirlock", "store/internal/gate", "store/internal/health", "store/internal/ingest", "store/internal/intents", "store/internal/keybook", "store/internal/leases", "store/internal/limits", "store/internal/locate", "store/internal/locks", "store/internal/making", "store/internal/members", "store/internal/monitor", "store/internal/moving", "store/internal/namespaces", "store/internal/observe", "store/internal/paths",
+		"store/internal/pieces", "store/internal/places", "store/internal/puts", "store/internal/rebuild", "store/internal/recovery", "store/internal/restore", "store/internal/room", "store/internal/scrub", "store/internal/segio", "store/internal/sidecar", "store/internal/space", "store/internal/verify", "store/internal/watermark", "store/report", "store/memory", "store/segment"},
 	"store/internal/admission": {"store/internal/locks", "store/internal/namespaces"},
 	"store/internal/appender": {"store/device", "store/internal/commit", "store/internal/crypt", "store/internal/namespaces",
 		"store/internal/observe", "store/internal/puts", "store/internal/segio", "store/internal/space",
@@ -62,6 +62,14 @@ var parts = map[string][]string{
 		"store/internal/namespaces", "store/internal/observe", "store/internal/restore", "store/internal/segio",
 		"store/internal/space", "store/memory", "store/segment"},
 	"store/internal/making":  {"store/internal/segio"},
+	"store/internal/members": {"store/catalog", "store/device", "store/internal/health", "store/internal/space", "store/segment"},
+	"store/internal/recovery": {"store/catalog", "store/device", "store/internal/crypt", "store/internal/keybook", "store/internal/devlog",
+		"store/internal/members", "store/internal/namespaces", "store/internal/segio", "store/internal/space",
+		"store/internal/watermark", "store/segment"},
+	"store/internal/moving": {"store/catalog", "store/device", "store/internal/appender", "store/internal/clean",
+		"store/internal/commit", "store/internal/compact", "store/internal/gate", "store/internal/health",
+		"store/internal/limits", "store/internal/locks", "store/internal/members", "store/internal/namespaces",
+		"store/internal/observe", "store/internal/segio", "store/internal/space", "store/report", "store/segment"},
 	"store/internal/monitor": {"store/device", "store/internal/health", "store/internal/segio"},
 	"store/internal/observe": {"store/internal/locks"},
 	"store/internal/pieces":  {"store/internal/locks"},

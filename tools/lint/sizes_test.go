@@ -16,8 +16,8 @@ import (
 // that a small addition need not touch it.
 var most = map[string]int{
 	"fields of store.Store":    55,
-	"methods of *store.Store":  201,
-	"lines of store":           7750,
+	"methods of *store.Store":  162,
+	"lines of store":           5950,
 	"lines of store/storetest": 6400,
 	"lines of wire":            4250,
 	"lines of any other":       6000,

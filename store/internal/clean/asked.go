@@ -38,12 +38,12 @@ func (c *Cleaner) answer() {
 	c.asked.list = nil
 	c.asked.mu.Unlock()
 	for _, w := range list {
-		w.done <- c.CleanAsked(c.Context, w.g, w.keepAll)
+		w.done <- c.cleanAsked(c.Context, w.g, w.keepAll)
 	}
 }
 
-// CleanAsked cleans a group, needed or not, on the caller's goroutine. ErrBusy: somebody has it.
-func (c *Cleaner) CleanAsked(ctx context.Context, g *space.Group, keepAll bool) error {
+// cleanAsked cleans a group, needed or not, on the caller's goroutine. ErrBusy: somebody has it.
+func (c *Cleaner) cleanAsked(ctx context.Context, g *space.Group, keepAll bool) error {
 	if !c.Space.Has(g) {
 		return nil // it is gone already
 	}

@@ -182,7 +182,7 @@ func (c *Cleaner) tidyOldest() {
 	if g == nil {
 		return
 	}
-	switch err := c.CleanAsked(c.Context, g, true); {
+	switch err := c.cleanAsked(c.Context, g, true); {
 	case err == nil:
 		c.Tidied.Add(1)
 	case c.Context.Err() == nil:

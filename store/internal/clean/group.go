@@ -44,7 +44,7 @@ func (c *Cleaner) best(ctx context.Context) (bool, error) {
 		}
 	}()
 	for range victims {
-		g := c.Victim()
+		g := c.victim()
 		if g == nil {
 			return false, nil
 		}
@@ -64,8 +64,8 @@ func (c *Cleaner) best(ctx context.Context) (bool, error) {
 	return false, nil
 }
 
-// Victim claims a sealed group nobody writes to: an empty one if there is one.
-func (c *Cleaner) Victim() *space.Group {
+// victim claims a sealed group nobody writes to: an empty one if there is one.
+func (c *Cleaner) victim() *space.Group {
 	for {
 		num, ok := c.Index.Hollow(c.Space.CanClaim)
 		if !ok && !c.empty {

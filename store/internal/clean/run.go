@@ -52,7 +52,7 @@ type Cleaner struct {
 	// Loan is groups that a compaction under way uses and is about to give back: nothing
 	// is dropped to make up for them, only groups are cleaned that hold nothing.
 	Loan  atomic.Int32
-	empty bool // see Needed; the cleaner's goroutine only
+	empty bool // see needed; the cleaner's goroutine only
 	asked struct {
 		mu   locks.Mutex[locks.Cleaner]
 		list []*cleaning // to be cleaned, needed or not
@@ -103,7 +103,7 @@ func (c *Cleaner) run(wake <-chan struct{}) {
 			c.answer()
 			c.tidyOldest()
 		}
-		for c.GoesOn() {
+		for c.goesOn() {
 			was := c.Space.Stirred()
 			ok, err := c.One(c.Context)
 			if err != nil && c.Context.Err() == nil && time.Since(c.told) > time.Minute {
@@ -117,7 +117,7 @@ func (c *Cleaner) run(wake <-chan struct{}) {
 				if !empty && c.yield() || err == nil && c.anew(was) {
 					continue
 				}
-				if !empty && c.Needed() && !c.empty && !c.Space.Soon() {
+				if !empty && c.needed() && !c.empty && !c.Space.Soon() {
 					c.Space.Fruitlessly()
 				}
 				break
@@ -127,9 +127,9 @@ func (c *Cleaner) run(wake <-chan struct{}) {
 	}
 }
 
-// Needed says whether puts may soon find no group to open, and notes whether that is only
+// needed says whether puts may soon find no group to open, and notes whether that is only
 // because of what is on loan.
-func (c *Cleaner) Needed() bool {
+func (c *Cleaner) needed() bool {
 	free := c.Space.FreeSoon()
 	needed := free+int(c.Loan.Load()) <= c.Space.KeptFree || c.Tight()
 	c.empty = !needed && free <= c.Space.KeptFree
@@ -149,10 +149,10 @@ func (c *Cleaner) anew(was uint64) bool {
 	return true
 }
 
-// GoesOn says whether to clean one more group. Who closes waits for this one, so another is not begun then, however
+// goesOn says whether to clean one more group. Who closes waits for this one, so another is not begun then, however
 // much there were to gain.
-func (c *Cleaner) GoesOn() bool {
-	return !c.isClosing() && c.Rows.Failed() == nil && c.Needed()
+func (c *Cleaner) goesOn() bool {
+	return !c.isClosing() && c.Rows.Failed() == nil && c.needed()
 }
 
 func (c *Cleaner) isClosing() bool {

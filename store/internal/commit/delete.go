@@ -7,6 +7,7 @@ import (
 	"github.com/skepkv/skep/index"
 	"github.com/skepkv/skep/layout"
 	"github.com/skepkv/skep/store/catalog"
+	"github.com/skepkv/skep/store/internal/locks"
 	"github.com/skepkv/skep/store/internal/namespaces"
 	"github.com/skepkv/skep/store/segment"
 )
@@ -91,6 +92,7 @@ func (r *Rows) Delete(ctx context.Context, ns *namespaces.Namespace, t namespace
 
 // deleted has the index forget blocks whose rows are deleted, and says how many were there still. REQUIRES: r.changes.
 func (r *Rows) deleted(ns *namespaces.Namespace, t namespaces.Tag, list []deletion) (n int) {
+	locks.Requires(&r.changes)
 	for _, d := range list {
 		e, ok := r.Index.Remove(d.fp, index.AnyLocation)
 		if !ok { // named twice, or withdrawn meanwhile

@@ -7,6 +7,7 @@ import (
 	"github.com/skepkv/skep/index"
 	"github.com/skepkv/skep/layout"
 	"github.com/skepkv/skep/store/catalog"
+	"github.com/skepkv/skep/store/internal/locks"
 	"github.com/skepkv/skep/store/internal/namespaces"
 	"github.com/skepkv/skep/store/internal/space"
 	"github.com/skepkv/skep/store/segment"
@@ -130,6 +131,7 @@ func (r *Rows) Trim() bool {
 // dropped. The row that says so comes first, since that of the block may be deleted by any commit: owedRows. REQUIRES:
 // r.changes.
 func (r *Rows) outlives(g *space.Group) error {
+	locks.Requires(&r.changes)
 	if g.Noted.Load() {
 		return nil
 	}

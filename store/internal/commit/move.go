@@ -34,7 +34,7 @@ func (r *Rows) Move(ns *namespaces.Namespace, g *space.Group, blocks []*Block) (
 			r.Count.MovedBytes.Add(in.Size)
 			r.TellOf(ns, &in.Record, skep.EventMoved)
 		} else { // found damaged by a reader meanwhile
-			r.deleteRow(in.At)
+			r.neverShown(in.At)
 			r.Space.Suspect(g)
 		}
 	}

@@ -72,6 +72,20 @@ func (r *Rows) payOwed() error {
 // forgotten deletes the rows of blocks that the index has forgotten. Those of a commit that was refused are owed.
 // Nobody waits for it to be synced but who is told that something is gone: Settle. REQUIRES: r.changes.
 func (r *Rows) forgotten(rows ...layout.Location) error {
+	locks.Requires(&r.changes)
+	return r.deleteRows(rows...)
+}
+
+// neverShown deletes the row of a block that the index has never had there: nobody can have found it, and no other
+// change is about it, so that it needs no lock.
+func (r *Rows) neverShown(l layout.Location) {
+	if err := r.deleteRows(l); err != nil {
+		r.log.Warn("row not deleted yet", "location", l, "error", err)
+	}
+}
+
+// deleteRows deletes rows, or owes it.
+func (r *Rows) deleteRows(rows ...layout.Location) error {
 	b := r.Catalog.NewBatch()
 	for _, l := range rows {
 		b.DeleteBlock(l)

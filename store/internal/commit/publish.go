@@ -6,6 +6,7 @@ import (
 	"github.com/skepkv/skep/layout"
 	"github.com/skepkv/skep/store/catalog"
 	"github.com/skepkv/skep/store/internal/crypt"
+	"github.com/skepkv/skep/store/internal/locks"
 	"github.com/skepkv/skep/store/internal/namespaces"
 	"github.com/skepkv/skep/store/internal/space"
 	"github.com/skepkv/skep/store/segment"
@@ -68,6 +69,7 @@ func (r *Rows) publish(ns *namespaces.Namespace, g *space.Group, blocks []*Block
 // supersede adds to b the deletion of every row that blocks make superfluous, so that a crash leaves the old or the
 // new and never both. REQUIRES: r.changes.
 func (r *Rows) supersede(ns *namespaces.Namespace, g *space.Group, blocks []*Block, b *catalog.Batch) {
+	locks.Requires(&r.changes)
 	earlier := map[index.Fingerprint]*Block{} // of the same append
 	for _, in := range blocks {
 		if by := in.Replaces; by != nil {
@@ -110,7 +112,7 @@ func (r *Rows) show(ns *namespaces.Namespace, in *Block) error {
 	switch {
 	case in.Accepted:
 		if !r.Index.Move(in.FP, 0, e.Location) { // deleted meanwhile
-			r.deleteRow(in.At)
+			r.neverShown(in.At)
 			r.suspect(in.At) // its record stays in the log, and no tombstone covers it
 			return nil
 		}
@@ -162,6 +164,7 @@ func (r *Rows) suspect(l layout.Location) {
 
 // drop removes a partial tail that another block has made superfluous. REQUIRES: r.changes.
 func (r *Rows) drop(ns *namespaces.Namespace, in *Block) {
+	locks.Requires(&r.changes)
 	e, ok := r.Index.Resolve(*in.Replaces)
 	if !ok || !e.Partial {
 		return
@@ -185,6 +188,7 @@ func (r *Rows) drop(ns *namespaces.Namespace, in *Block) {
 
 // remove takes a block out of the index and the DRAM tier. REQUIRES: r.changes.
 func (r *Rows) remove(ns *namespaces.Namespace, fp index.Fingerprint) (e index.Entry, ok bool) {
+	locks.Requires(&r.changes)
 	if e, ok = r.Index.Resolve(fp); !ok {
 		return e, false
 	}

@@ -9,3 +9,6 @@ type Mutex[R any] = sync.Mutex
 
 // RWMutex is a sync.RWMutex of the lock that R names.
 type RWMutex[R any] = sync.RWMutex
+
+// Requires says that the caller holds m. The tag invariants asserts it.
+func Requires(*sync.Mutex) {}

@@ -46,6 +46,13 @@ func (m *Mutex[R]) Unlock() {
 	give(who, rankOf[R]())
 }
 
+// Requires panics where this goroutine does not hold m.
+func Requires[R any](m *Mutex[R]) {
+	if m.holder.Load() != goid.Get() {
+		panic(fmt.Sprintf("lock %s is required, and this goroutine does not hold it", nameOf(rankOf[R]())))
+	}
+}
+
 // RWMutex is a sync.RWMutex of the lock that R names. It panics as Mutex does. Who took it shared gives it back.
 type RWMutex[R any] struct {
 	mu     sync.RWMutex

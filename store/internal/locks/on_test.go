@@ -52,6 +52,22 @@ func TestLocksInOrder(t *testing.T) {
 	through(&gate) // panics where an end was not noted
 }
 
+// What a function requires is held by the goroutine that calls it.
+func TestRequires(t *testing.T) {
+	t.Parallel()
+	var changes Mutex[Changes]
+	missing := "lock Changes is required, and this goroutine does not hold it"
+	requires := func() { Requires(&changes) }
+	assert.PanicsWithValue(t, missing, requires)
+	changes.Lock()
+	assert.NotPanics(t, requires)
+	var wg sync.WaitGroup
+	wg.Go(func() { assert.PanicsWithValue(t, missing, requires) })
+	wg.Wait()
+	changes.Unlock()
+	assert.PanicsWithValue(t, missing, requires)
+}
+
 // through takes a lock and gives it back.
 func through(l sync.Locker) {
 	l.Lock()

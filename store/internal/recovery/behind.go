@@ -1,9 +1,10 @@
-package store
+package recovery
 
 import (
 	"context"
 	"errors"
 	"slices"
+	"strconv"
 	"sync"
 
 	"github.com/skepkv/skep"
@@ -31,19 +32,19 @@ func errBehind(field string, value, limit any) error {
 		Value: "older than the devices: " + field, Limit: "as new", Err: &skep.Error{Op: "open catalog", Kind: skep.Damaged, Field: field, Value: value, Limit: limit}}
 }
 
-// checkBehind compares the catalog with the devices' newest headers and marks.
-func (s *Store) checkBehind(ctx context.Context, root catalog.StoreState) error {
-	if s.lock == nil && !s.opening.exclusive {
+// Behind compares the catalog with the devices' newest headers and marks.
+func (ld *Loader) Behind(ctx context.Context, root catalog.StoreState) error {
+	if !ld.Alone {
 		return nil // another process may be writing
 	}
-	for _, d := range s.drives {
+	for _, d := range ld.Members.Opened {
 		if d.Absent != nil {
 			continue
 		}
 		var mu sync.Mutex
 		var strange []segment.Header
-		s.space.ReadHeaders(ctx, d, d.Free, func(_ uint32, h *segment.Header, err error) {
-			if err == nil && h.Flags&segment.HeaderFreed == 0 && !s.opening.leftFree[h.Group] {
+		ld.Space.ReadHeaders(ctx, d, d.Free, func(_ uint32, h *segment.Header, err error) {
+			if err == nil && h.Flags&segment.HeaderFreed == 0 && !ld.leftFree[h.Group] {
 				mu.Lock()
 				strange = append(strange, *h)
 				mu.Unlock()
@@ -54,18 +55,18 @@ func (s *Store) checkBehind(ctx context.Context, root catalog.StoreState) error 
 			if h.Seq >= root.NextSeq {
 				return errBehind("sequence number of a header on "+d.Path, h.Seq, root.NextSeq)
 			}
-			if s.goneElsewhere(ctx, h) {
-				s.opening.leftFree[h.Group] = true // the drive was away when the others were told
+			if ld.goneElsewhere(ctx, h) {
+				ld.leftFree[h.Group] = true // the drive was away when the others were told
 				continue
 			}
-			if used, err := s.hasLog(ctx, d, h); used || err != nil {
-				return errors.Join(errBehind("segment "+itoa(int(h.Segment))+" of "+d.Path, "of group "+itoa(int(h.Group)), "of a group the catalog has"), err)
+			if used, err := ld.hasLog(ctx, d, h); used || err != nil {
+				return errors.Join(errBehind("segment "+strconv.Itoa(int(h.Segment))+" of "+d.Path, "of group "+strconv.Itoa(int(h.Group)), "of a group the catalog has"), err)
 			}
 		}
 	}
-	for _, g := range s.opening.wasOpen {
+	for _, g := range ld.wasOpen {
 		var mark uint64
-		err := s.space.ScanGroupLogs(ctx, g, func(_ *segment.Append, e segment.Entry) error {
+		err := ld.Space.ScanGroupLogs(ctx, g, func(_ *segment.Append, e segment.Entry) error {
 			if e.Kind == segment.KindMark {
 				if m, err := segment.DecodeMark(e.Body); err == nil {
 					mark = max(mark, m.Flushed)
@@ -80,7 +81,7 @@ func (s *Store) checkBehind(ctx context.Context, root catalog.StoreState) error 
 			continue // a drive that fails proves nothing
 		}
 		if mark > root.FlushedSeq {
-			return errBehind("mark in the log of group "+itoa(int(g.Num)), mark, root.FlushedSeq)
+			return errBehind("mark in the log of group "+strconv.Itoa(int(g.Num)), mark, root.FlushedSeq)
 		}
 	}
 	return nil
@@ -89,15 +90,15 @@ func (s *Store) checkBehind(ctx context.Context, root catalog.StoreState) error 
 // goneElsewhere says whether the header of another segment of h's group tells that the
 // group is gone: it is marked as freed, or a later group has taken its place. One that lay on a
 // drive of which the catalog says that it was removed was gone before that.
-func (s *Store) goneElsewhere(ctx context.Context, h *segment.Header) bool {
+func (ld *Loader) goneElsewhere(ctx context.Context, h *segment.Header) bool {
 	gone := slices.ContainsFunc(h.Devices, func(slot segment.Slot) bool {
-		return int(slot.Device) < len(s.drives) && s.drives[slot.Device].Removed.Load()
+		return int(slot.Device) < len(ld.Members.Opened) && ld.Members.Opened[slot.Device].Removed.Load()
 	})
 	for _, slot := range h.Devices {
-		if int(slot.Device) >= len(s.drives) || s.drives[slot.Device].Absent != nil || s.drives[slot.Device].ID == h.Device {
+		if int(slot.Device) >= len(ld.Members.Opened) || ld.Members.Opened[slot.Device].Absent != nil || ld.Members.Opened[slot.Device].ID == h.Device {
 			continue
 		}
-		s.space.ReadHeaders(ctx, s.drives[slot.Device], []uint32{slot.Segment}, func(_ uint32, o *segment.Header, err error) {
+		ld.Space.ReadHeaders(ctx, ld.Members.Opened[slot.Device], []uint32{slot.Segment}, func(_ uint32, o *segment.Header, err error) {
 			if err == nil {
 				gone = gone || o.Group == h.Group && o.Flags&segment.HeaderFreed != 0 || o.Group != h.Group && o.Seq > h.Seq
 			}
@@ -108,9 +109,9 @@ func (s *Store) goneElsewhere(ctx context.Context, h *segment.Header) bool {
 
 // hasLog says whether anything was ever appended under a header. A group that was made
 // ready and never used has none.
-func (s *Store) hasLog(ctx context.Context, d *space.Drive, h *segment.Header) (bool, error) {
-	l := segio.Log{Drive: d.IO(), Segment: h.Segment, ID: h.LogID(s.secret)}
-	end, err := segio.ScanLog(ctx, l, segio.LogBuffer(), s.options.OpTimeout, func(*segment.Append) error { return nil })
+func (ld *Loader) hasLog(ctx context.Context, d *space.Drive, h *segment.Header) (bool, error) {
+	l := segio.Log{Drive: d.IO(), Segment: h.Segment, ID: h.LogID(ld.Secret)}
+	end, err := segio.ScanLog(ctx, l, segio.LogBuffer(), ld.Timeout, func(*segment.Append) error { return nil })
 	if skep.KindOf(err) == skep.DeviceFailed || skep.KindOf(err) == skep.Deadline {
 		return false, nil // a drive that fails proves nothing
 	}

@@ -1,0 +1,65 @@
+package store
+
+import (
+	"context"
+
+	"github.com/skepkv/skep/store/internal/members"
+	"github.com/skepkv/skep/store/internal/moving"
+)
+
+// newMembers makes the set of its drives.
+func (s *Store) newMembers() *members.Set {
+	return members.New(members.Config{Context: s.ctx, Named: s.options.customDevices,
+		Timeout: s.options.OpTimeout, Log: s.log, Write: s.writeSuperblocks})
+}
+
+// newMover makes what moves blocks.
+func (s *Store) newMover() *moving.Mover {
+	o := &s.options
+	return moving.New(moving.Config{Context: s.ctx, Closing: s.closing, Background: &s.background, Gate: s.gate,
+		Catalog: s.catalog, Names: s.names, Index: s.index, Space: s.space, Members: s.members, Rows: s.rows,
+		Appends: s.appends, Cleaner: s.cleaner, Works: &s.works, Count: &s.count, Log: s.log, Full: s.catalogRoom.Full,
+		Every: o.taskEvery, Retry: o.taskRetry, Rate: o.BackgroundRate, NoRebalance: o.NoRebalance,
+		OpTimeout: o.OpTimeout})
+}
+
+// Tasks is what was moved since the open, by task.
+func (s *Store) Tasks() []Progress { return s.moving.Tasks() }
+
+// Compact rewrites groups that have holes or whose chains lie scattered: what lives in
+// them is written again in the order of its chains, and they are freed. Nothing is
+// dropped. Deletes, restores and puts go on meanwhile.
+func (s *Store) Compact(ctx context.Context, o MoveOptions) (CompactResult, error) {
+	return s.moving.Compact(ctx, o)
+}
+
+// FindDevice says, as an error of kind NotFound, that no device of the store has that name, or several do.
+func (s *Store) FindDevice(name string) error {
+	_, err := s.members.Find("find device", name)
+	return err
+}
+
+// DrainDevice moves everything off a device: nothing new goes there from now on, in later
+// opens too, and what it holds is written again on the others. Cache blocks that cannot be
+// read are forgotten; Durable ones stay where they are, and the error says how many.
+func (s *Store) DrainDevice(ctx context.Context, name string, o MoveOptions) (Progress, error) {
+	return s.moving.Drain(ctx, name, o)
+}
+
+// KeepDevice takes a drain back: the device is used again, in later opens too, and a drain or a removal of it that is
+// under way ends with an error. What was moved off it comes back as the store rebalances. A device that is not being
+// drained is left as it is.
+func (s *Store) KeepDevice(ctx context.Context, name string) error { return s.moving.Keep(ctx, name) }
+
+// RemoveDevice drains a device and takes it out of the store. With Force, durable blocks
+// that cannot be read any more are given up. A block device is wiped where it can be
+// written, a file is removed; its index is not used again.
+func (s *Store) RemoveDevice(ctx context.Context, name string, o MoveOptions) (Progress, error) {
+	return s.moving.Remove(ctx, name, o)
+}
+
+// Rebalance spreads what is stored over devices that were added, and returns when they
+// are filled about alike. The same goes on in the background by itself.
+func (s *Store) Rebalance(ctx context.Context, o MoveOptions) (Progress, error) {
+	return s.moving.Rebalance(ctx, o)
+}
