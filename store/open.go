@@ -224,7 +224,7 @@ func (s *Store) open(ctx context.Context) error {
 func (s *Store) identify(id segment.StoreID, secret segment.Secret) error {
 	s.id, s.secret = id, secret
 	keys, err := crypt.NewKeys(id, s.options.EncryptionKeys)
-	s.keys = keybook.New(keys, s.log, s.options.ReadOnly)
+	s.keys = keybook.New(s.ctx, keys, s.log, s.options.ReadOnly, s.options.OpTimeout)
 	return err
 }
 
