@@ -80,7 +80,7 @@ func TestTheSecondCallDoesNotWait(t *testing.T) {
 		call := func(ctx context.Context) (time.Duration, error) {
 			began := time.Now()
 			_, err := c.Renew(ctx, 1, time.Minute)
-			return time.Now().Sub(began), err
+			return time.Since(began), err
 		}
 		hasty, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 		defer cancel()

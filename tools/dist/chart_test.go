@@ -155,7 +155,8 @@ func TestTheChartsValues(t *testing.T) {
 	require.Equal(t, "400GiB", c.Store["capacity_bytes"], "what is not set stays")
 	require.Equal(t, map[string]any{"format": "json", "level": "debug"}, c.Log)
 	pod := files["statefulset.yaml"]
-	for _, want := range []string{"replicas: 5", "image: skep:v1", "disk: nvme", "secretName: mine", "secretName: theirs"} {
+	for _, want := range []string{"replicas: 5", "image: skep:v1", "disk: nvme", "secretName: mine",
+		"secretName: theirs"} {
 		require.Contains(t, pod, want)
 	}
 	require.Contains(t, files["NOTES.txt"], "kubectl exec -n default kv-0 -- /skep cluster status")

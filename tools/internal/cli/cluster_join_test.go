@@ -13,9 +13,9 @@ import (
 	"github.com/skepkv/skep/tools/internal/self"
 )
 
-// Three servers that are started at once with the same settings, as a StatefulSet has it, are a cluster: the first makes
-// it where nobody answers, and takes the others in. Started again they are what they were. One whose directory was lost
-// is not taken in under its old name.
+// Three servers that are started at once with the same settings, as a StatefulSet has it, are a cluster: the first
+// makes it where nobody answers, and takes the others in. Started again they are what they were. One whose directory
+// was lost is not taken in under its old name.
 func TestServersJoinByThemselves(t *testing.T) {
 	t.Parallel()
 	n := newNodes(t)
