@@ -21,7 +21,7 @@ func (s *Store) Stats(ctx context.Context) (skep.Stats, error) {
 	s.count.Fill(&st)
 	st.TwoPointers, st.Prefetch = s.restores.TwoPointers(), s.restores.Prefetch()
 	st.TwoPointers.BoundaryPut = s.count.BoundaryPut.Load()
-	st.Leases, st.LeasedBytes = s.leases.Held(s.options.Clock())
+	st.Leases, st.LeasedBytes = s.lookups.Leases.Held(s.options.Clock())
 	st.Groups, st.FreeGroups = s.space.Count()
 	st.BlockBytes = s.names.Stored()
 	for i, d := range s.members.All() {
@@ -54,7 +54,7 @@ func (s *Store) Stats(ctx context.Context) (skep.Stats, error) {
 	}
 	st.Admission = s.ingest.Filter.Stats()
 	st.Reuse = s.reuseStats(st.Blocks, st.BlockBytes, st.DeviceBytes)
-	st.Tenants, st.Programs, st.Work = s.tenantStats(), s.programs.Snapshot(), s.works.Snapshot()
+	st.Tenants, st.Programs, st.Work = s.tenantStats(), s.lookups.Programs.Snapshot(), s.works.Snapshot()
 	st.Memory = s.memoryTable()
 	return st, nil
 }

@@ -5,7 +5,6 @@ import (
 	"log/slog"
 	"strconv"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/skepkv/skep"
@@ -16,16 +15,17 @@ import (
 	"github.com/skepkv/skep/store/internal/clean"
 	"github.com/skepkv/skep/store/internal/commit"
 	"github.com/skepkv/skep/store/internal/devlog"
-	"github.com/skepkv/skep/store/internal/dirlock"
 	"github.com/skepkv/skep/store/internal/gate"
 	"github.com/skepkv/skep/store/internal/ingest"
 	"github.com/skepkv/skep/store/internal/keybook"
-	"github.com/skepkv/skep/store/internal/leases"
 	"github.com/skepkv/skep/store/internal/limits"
+	"github.com/skepkv/skep/store/internal/lookup"
 	"github.com/skepkv/skep/store/internal/members"
 	"github.com/skepkv/skep/store/internal/moving"
 	"github.com/skepkv/skep/store/internal/namespaces"
+	"github.com/skepkv/skep/store/internal/naming"
 	"github.com/skepkv/skep/store/internal/observe"
+	"github.com/skepkv/skep/store/internal/opening"
 	"github.com/skepkv/skep/store/internal/puts"
 	"github.com/skepkv/skep/store/internal/restore"
 	"github.com/skepkv/skep/store/internal/room"
@@ -34,7 +34,6 @@ import (
 	"github.com/skepkv/skep/store/internal/space"
 	"github.com/skepkv/skep/store/internal/watermark"
 	"github.com/skepkv/skep/store/memory"
-	"github.com/skepkv/skep/store/segment"
 )
 
 // Store is the embedded engine: a skep.Store on devices. Make it with Open.
@@ -44,10 +43,6 @@ type Store struct {
 	options Options
 	log     *slog.Logger
 	opened  time.Time
-	lock    *dirlock.Lock
-	limits  madeWith
-	places  *Places // where its devices are; nil in tests with devices of their own
-	id      segment.StoreID
 
 	catalog *catalog.Catalog
 	names   *namespaces.Table
@@ -66,13 +61,11 @@ type Store struct {
 	catalogRoom *room.Room
 	puts        *puts.Table
 	count       observe.Counts
-	leases      *leases.Table
-	pins        *leases.Pins
+	lookups     *lookup.Finder
 	pinned      pinning
 	metrics     *observe.Collector // nil without a registerer
 	ingest      *ingest.Writer
 	profile     *observe.Profile // of reuse; nil: none
-	programs    observe.Programs
 	works       observe.Works
 	calls       limits.Calls
 	restores    restore.Restorer
@@ -80,16 +73,14 @@ type Store struct {
 	admin       *admin.Server // nil: none
 	logTail     *observe.LogTail
 
-	opening  opening
-	root     *watermark.Root // numbers, and the row that keeps them
-	sweeping atomic.Bool     // see sweep
+	opening  *opening.Opening // how it was found or made, and which store it is
+	root     *watermark.Root  // numbers, and the row that keeps them
 	sidecars *sidecar.Rows
 	mends    *scrub.Scrubber
 	badLog   observe.Seldom // lines about wrong bytes
-	naming   limits.Turn    // makes and purges namespaces; before space.opening
+	naming   *naming.Namer
 	epoch    uint64
 	lead     time.Duration // of Lasting before now
-	secret   segment.Secret
 	keys     *keybook.Book // of tenants whose payload is encrypted; made once the store's id is known
 
 	ctx        context.Context // ends with Close
@@ -100,16 +91,6 @@ type Store struct {
 	closeErr   error
 	outlived   bool // background work did not end with Close
 	background sync.WaitGroup
-}
-
-// opening is what an open knows of itself until it is over.
-type opening struct {
-	exclusive bool     // read-only, and nobody else has it open
-	relog     bool     // a rebuild left it to this open to log what only the catalog knows
-	aside     bool     // the catalog that is there is to be set aside
-	known     []string // where it said that devices are
-	making    bool     // a store is being made, or could not be
-	made      []string // files and directories this call made
 }
 
 var _ skep.Store = (*Store)(nil)
@@ -129,8 +110,8 @@ func (s *Store) state() string {
 
 // rootRow is what the root row says besides numbers.
 func (s *Store) rootRow() (st catalog.StoreState) {
-	st.StoreID, st.Secret = s.id, s.secret
-	st.Epoch, st.Relog, st.Limits = s.epoch, s.opening.relog, s.limits.Limits
+	st.StoreID, st.Secret = s.opening.ID, s.opening.Secret
+	st.Epoch, st.Relog, st.Limits = s.epoch, s.opening.Relog, s.opening.Limits
 	st.Lasting = uint64(max(s.Lasting().UnixMilli(), 0))
 	st.NextGroup = s.space.Last()
 	return st
