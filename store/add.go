@@ -8,7 +8,6 @@ import (
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/store/internal/gate"
-	"github.com/skepkv/skep/store/internal/segio"
 )
 
 // NewDevice is a device to be added to a store.
@@ -31,7 +30,7 @@ func AddDevices(ctx context.Context, o Options, list ...NewDevice) (*Store, erro
 	if err != nil {
 		return nil, err
 	}
-	if rest := slices.DeleteFunc(slices.Clone(list), s.added); len(rest) > 0 {
+	if rest := slices.DeleteFunc(slices.Clone(list), func(a NewDevice) bool { return s.opening.Has(a.Path) }); len(rest) > 0 {
 		list = rest // the others were added by a call that did not get to these
 	}
 	for _, a := range list {
@@ -40,12 +39,6 @@ func AddDevices(ctx context.Context, o Options, list ...NewDevice) (*Store, erro
 		}
 	}
 	return s, nil
-}
-
-// added says whether a device is one of the store's already.
-func (s *Store) added(a NewDevice) bool {
-	sb, err := segio.PeekSuperblock(a.Path)
-	return err == nil && sb.Store == s.opening.ID && s.members.Knows(sb.Device)
 }
 
 // AddDevice adds a device to the store while it is in use. It takes part in groups opened
@@ -77,9 +70,9 @@ func (s *Store) AddDevice(ctx context.Context, a NewDevice) error {
 	if err != nil {
 		return err
 	}
-	s.watchDrive(d)
+	s.space.Watch(d)
 	s.space.Join(d, func() { s.members.Add(d) })
-	s.pinFor(d)
+	s.arena.Register(s.ctx, d)
 	s.space.Reroom()
 	s.moving.Kick()
 	s.members.Restamp()

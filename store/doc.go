@@ -37,6 +37,7 @@
 //	observe    what the store tells of itself: counts, events, its log's end, metrics
 //	opening    finds a store, or makes it: its directory, its catalog and its drives
 //	pieces     blocks that are written piece by piece: which bytes have been, and their memory
+//	pinned     the memory that drives read into, registered with them as it is used
 //	places     where the devices of a directory are, and whose
 //	puts       what puts under way know of each other
 //	rebuild    a new catalog from the drives alone

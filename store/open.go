@@ -18,6 +18,7 @@ import (
 	"github.com/skepkv/skep/store/internal/locate"
 	"github.com/skepkv/skep/store/internal/observe"
 	"github.com/skepkv/skep/store/internal/opening"
+	"github.com/skepkv/skep/store/internal/pinned"
 	"github.com/skepkv/skep/store/internal/puts"
 	"github.com/skepkv/skep/store/internal/restore"
 	"github.com/skepkv/skep/store/internal/room"
@@ -100,7 +101,8 @@ func register(r prometheus.Registerer) (*observe.Collector, error) {
 }
 
 func newStore(o Options) *Store {
-	s := &Store{options: o, opened: o.Clock(), closing: make(chan struct{})}
+	s := &Store{options: o}
+	s.opened, s.closing = o.Clock(), make(chan struct{})
 	s.log, s.logTail = observe.WithTail(o.Logger)
 	s.catalogRoom = room.New(room.Config{FS: o.CatalogFS, Dir: o.catalogDir(), Clock: o.Clock, After: o.ballastAfter,
 		Log: s.log})
@@ -145,12 +147,13 @@ func (s *Store) open(ctx context.Context) error {
 func (s *Store) allocate() error {
 	o := &s.options
 	var err error
-	if err = s.newArena(memory.Options{IO: o.IOBytes, Cache: o.CacheBytes,
-		MaxBlock: arenaBlock(o.IOBytes)}); err != nil {
+	if s.arena, err = pinned.New(memory.Options{IO: o.IOBytes, Cache: o.CacheBytes, MaxBlock: arenaBlock(o.IOBytes)},
+		s.members, s.log); err != nil {
 		return err
 	}
+	s.background.Go(func() { s.arena.Run(s.ctx) })
 	if o.CacheBytes > 0 {
-		if s.cache, err = memory.NewCache(s.arena, memory.CacheOptions{Now: o.Clock}); err != nil {
+		if s.cache, err = memory.NewCache(s.arena.Arena, memory.CacheOptions{Now: o.Clock}); err != nil {
 			return err
 		}
 	}
@@ -174,7 +177,7 @@ func (s *Store) run() {
 		w = runtime.GOMAXPROCS(0)
 	}
 	for _, d := range s.members.All() {
-		s.watchDrive(d)
+		s.space.Watch(d)
 	}
 	s.mends = scrub.New(scrub.Config{Names: s.names, Catalog: s.catalog, Index: s.index, Space: s.space, Root: s.root,
 		Entering: &s.logs.Entering,
@@ -185,9 +188,9 @@ func (s *Store) run() {
 			ReadInPlace: s.options.ReadInPlace, FirstCome: s.options.FirstCome, Policy: s.options.RestorePolicy,
 		},
 		Source: s.source(), Context: s.ctx, Background: &s.background, Log: s.log, Clock: s.options.Clock,
-		Arena: s.arena, Cache: s.cache, Scarce: s.appends.Scarce, Index: s.index, Names: s.names, Count: &s.count,
+		Arena: s.arena.Arena, Cache: s.cache, Scarce: s.appends.Scarce, Index: s.index, Names: s.names, Count: &s.count,
 	})
-	s.background.Go(s.watchWear)
+	s.background.Go(func() { s.wear.Watch(s.closing, wearOf(s.members)) })
 	if s.profile != nil {
 		s.background.Go(func() { s.profile.Run(s.ctx) })
 	}

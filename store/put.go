@@ -106,7 +106,7 @@ func (s *Store) Flush(ctx context.Context) error {
 func (s *Store) makeIngest() error {
 	o := &s.options
 	s.ingest = ingest.New(ingest.Config{Context: s.ctx, Closing: s.closing, Background: &s.background, Gate: s.gate, Names: s.names,
-		Keys: s.keys.Keys, Index: s.index, Rows: s.rows, Appends: s.appends, Puts: s.puts, Root: s.root, Arena: s.arena,
+		Keys: s.keys.Keys, Index: s.index, Rows: s.rows, Appends: s.appends, Puts: s.puts, Root: s.root, Arena: s.arena.Arena,
 		Cache: s.cache, CacheBytes: o.CacheBytes, OpenBytes: o.WriterBytes,
 		Count: &s.count, Log: s.log, GivesWay: s.lookups.GivesWay})
 	if o.Admission == admission.All || o.ReadOnly {

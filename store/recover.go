@@ -67,7 +67,7 @@ func (s *Store) recover(ctx context.Context, root catalog.StoreState) error {
 		Events: s.events, Count: &s.count, Bad: &s.badLog, Exact: s.options.Policy != "cost",
 		Harden: max(s.options.FlushInterval/100, 5*time.Millisecond)})
 	s.appends = appender.New(appender.Config{Space: s.space, Rows: s.rows, Root: s.root, Index: s.index, Puts: s.puts,
-		Arena: s.arena, Scarce: memory.NewScarce(), Count: &s.count, Log: s.log, Full: s.catalogRoom.Full,
+		Arena: s.arena.Arena, Scarce: memory.NewScarce(), Count: &s.count, Log: s.log, Full: s.catalogRoom.Full,
 		IOBytes: s.options.IOBytes, SpaceTimeout: s.options.SpaceTimeout, OpTimeout: s.options.OpTimeout})
 	if err := s.makeIngest(); err != nil {
 		return err
@@ -116,7 +116,7 @@ func (s *Store) newCleaner() *clean.Cleaner {
 	var noted time.Time
 	return clean.New(clean.Config{Context: s.ctx, Closing: s.closing, Catalog: s.catalog, Names: s.names, Index: s.index,
 		Space: s.space, Rows: s.rows, Root: s.root, Appends: s.appends, Logs: s.logs, Count: &s.count, Log: s.log,
-		Clock: s.options.Clock, Tight: s.indexTight, Exact: s.options.Policy != "cost", SpaceTimeout: s.options.SpaceTimeout,
+		Clock: s.options.Clock, Tight: func() bool { return indexTight(s.index, s.options.IndexBytes) }, Exact: s.options.Policy != "cost", SpaceTimeout: s.options.SpaceTimeout,
 		Expire: s.lookups.Expire,
 		Sweep: func() {
 			noted = s.noteTime(noted)

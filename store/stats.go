@@ -16,8 +16,9 @@ func (s *Store) Stats(ctx context.Context) (skep.Stats, error) {
 	defer s.gate.Leave()
 	st := skep.Stats{
 		Opened: s.opened, Epoch: s.events.Epoch(), State: s.state(),
-		Blocks: int64(s.index.Stats().Blocks), CapacityBytes: s.options.CapacityBytes, Overloaded: s.overloaded(),
+		Blocks: int64(s.index.Stats().Blocks), CapacityBytes: s.options.CapacityBytes,
 	}
+	_, st.Overloaded = s.calls.Under()
 	s.count.Fill(&st)
 	st.TwoPointers, st.Prefetch = s.restores.TwoPointers(), s.restores.Prefetch()
 	st.TwoPointers.BoundaryPut = s.count.BoundaryPut.Load()
@@ -61,11 +62,6 @@ func (s *Store) Stats(ctx context.Context) (skep.Stats, error) {
 
 // catalogMemory is that of its memtables, see package catalog.
 const catalogMemory = 4 * 32 << 20
-
-func (s *Store) overloaded() int64 {
-	_, refused := s.calls.Under()
-	return refused
-}
 
 // reuseStats is the profile beside what the store has room for.
 func (s *Store) reuseStats(blocks, blockBytes, deviceBytes int64) skep.ReuseStats {

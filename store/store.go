@@ -26,6 +26,7 @@ import (
 	"github.com/skepkv/skep/store/internal/naming"
 	"github.com/skepkv/skep/store/internal/observe"
 	"github.com/skepkv/skep/store/internal/opening"
+	"github.com/skepkv/skep/store/internal/pinned"
 	"github.com/skepkv/skep/store/internal/puts"
 	"github.com/skepkv/skep/store/internal/restore"
 	"github.com/skepkv/skep/store/internal/room"
@@ -42,47 +43,34 @@ import (
 type Store struct {
 	options Options
 	log     *slog.Logger
-	opened  time.Time
+	lifetime
+	thisRun
+	held
+	telling
+	whose
+	upkeep
 
-	catalog *catalog.Catalog
-	names   *namespaces.Table
-	index   *index.Index
-	arena   *memory.Arena
-	cache   *memory.Cache // nil without a DRAM tier
-	space   *space.Table
-	events  *observe.Events
-	cleaner *clean.Cleaner
-	members *members.Set
-	moving  *moving.Mover
-
-	rows        *commit.Rows // and of the index: what changes them
-	appends     *appender.Appender
-	logs        *devlog.Log
+	catalog     *catalog.Catalog
 	catalogRoom *room.Room
-	puts        *puts.Table
-	count       observe.Counts
-	lookups     *lookup.Finder
-	pinned      pinning
-	metrics     *observe.Collector // nil without a registerer
-	ingest      *ingest.Writer
-	profile     *observe.Profile // of reuse; nil: none
-	works       observe.Works
-	calls       limits.Calls
-	restores    restore.Restorer
-	wear        observe.Wear
-	admin       *admin.Server // nil: none
-	logTail     *observe.LogTail
+	opening     *opening.Opening // how it was found or made, and which store it is
+	root        *watermark.Root  // numbers, and the row that keeps them
+	members     *members.Set
+	space       *space.Table
+	index       *index.Index
 
-	opening  *opening.Opening // how it was found or made, and which store it is
-	root     *watermark.Root  // numbers, and the row that keeps them
+	rows     *commit.Rows // and of the index: what changes them
+	appends  *appender.Appender
+	logs     *devlog.Log
+	puts     *puts.Table
+	ingest   *ingest.Writer
+	lookups  *lookup.Finder
+	restores restore.Restorer
 	sidecars *sidecar.Rows
-	mends    *scrub.Scrubber
-	badLog   observe.Seldom // lines about wrong bytes
-	naming   *naming.Namer
-	epoch    uint64
-	lead     time.Duration // of Lasting before now
-	keys     *keybook.Book // of tenants whose payload is encrypted; made once the store's id is known
+	admin    *admin.Server // nil: none
+}
 
+// lifetime is how long a store lives, and what ends it.
+type lifetime struct {
 	ctx        context.Context // ends with Close
 	cancel     context.CancelFunc
 	closing    chan struct{}
@@ -91,6 +79,46 @@ type Store struct {
 	closeErr   error
 	outlived   bool // background work did not end with Close
 	background sync.WaitGroup
+}
+
+// thisRun is which open this is.
+type thisRun struct {
+	opened time.Time
+	epoch  uint64
+	lead   time.Duration // of Lasting before now
+}
+
+// held is the memory a store works in, and what its callers may keep of it.
+type held struct {
+	arena *pinned.Arena
+	cache *memory.Cache // nil without a DRAM tier
+	calls limits.Calls
+}
+
+// telling is what a store says of itself.
+type telling struct {
+	events  *observe.Events
+	count   observe.Counts
+	metrics *observe.Collector // nil without a registerer
+	profile *observe.Profile   // of reuse; nil: none
+	works   observe.Works
+	wear    observe.Wear
+	logTail *observe.LogTail
+	badLog  observe.Seldom // lines about wrong bytes
+}
+
+// whose is the namespaces and tenants of a store.
+type whose struct {
+	names  *namespaces.Table
+	naming *naming.Namer
+	keys   *keybook.Book // of tenants whose payload is encrypted; made once the store's id is known
+}
+
+// upkeep is what works on blocks that nobody asks for.
+type upkeep struct {
+	cleaner *clean.Cleaner
+	moving  *moving.Mover
+	mends   *scrub.Scrubber
 }
 
 var _ skep.Store = (*Store)(nil)

@@ -19,6 +19,12 @@ import (
 // page and a location in eight bits.
 const MaxDevices = 64
 
+// Has says whether the device at path is one of the store's.
+func (p *Opening) Has(path string) bool {
+	sb, err := segio.PeekSuperblock(path)
+	return err == nil && sb.Store == p.ID && p.Members.Knows(sb.Device)
+}
+
 // Add makes a device and its row. The superblock comes before the row: a crash between
 // the two leaves a device that is not the store's, and may be added again.
 func (p *Opening) Add(ctx context.Context, path string, bytes int64) (*space.Drive, error) {
