@@ -49,8 +49,8 @@ func TestAddDeviceASecondTime(t *testing.T) {
 	ctx := testContext(t)
 	for nth := 1; nth <= 4; nth++ { // superblock, flush, superblock, flush
 		s, sc, keys := openCopies(t, 1)
-		inner := s.options.OpenDevice
-		s.options.OpenDevice = func(i int, path string, create bool, size int64) (device.Device, error) {
+		inner := s.opening.OpenDevice
+		s.opening.OpenDevice = func(i int, path string, create bool, size int64) (device.Device, error) {
 			d, err := inner(i, path, create, size)
 			if err != nil {
 				return nil, err
@@ -62,7 +62,7 @@ func TestAddDeviceASecondTime(t *testing.T) {
 		path := filepath.Join(s.options.Dir, "device-3")
 		requireKind(t, skep.DeviceFailed, s.AddDevice(ctx, NewDevice{Path: path}))
 		require.Len(t, s.members.All(), 3)
-		s.options.OpenDevice = inner
+		s.opening.OpenDevice = inner
 		require.NoError(t, s.AddDevice(ctx, NewDevice{Path: path}), "after the failure of operation %d", nth)
 		require.Len(t, s.members.All(), 4)
 		requireChain(t, s, sc, keys, 9000)

@@ -42,7 +42,7 @@ func TestAnAddThatTheCatalogRefusesLeavesNothing(t *testing.T) {
 		refuse.Store(false)
 		require.NoFileExists(t, path)
 	}
-	require.Zero(t, s.places.Outside(), "nothing is said of a device that is not the store's")
+	require.Zero(t, s.opening.Places.Outside(), "nothing is said of a device that is not the store's")
 	require.NoError(t, s.AddDevice(ctx, NewDevice{Path: filepath.Join(o.Dir, "device-3")}))
 	keys := chainKeys(1, 40)
 	requireOutcome(t, skep.Committed, putRun(t, s, sc, keys, 8<<10))
@@ -63,8 +63,8 @@ func TestAnAddThatFailsTakesItsNameBack(t *testing.T) {
 		s, r, o := openRig(t, quick)
 		path := filepath.Join(o.Dir, "device-2")
 		require.NoError(t, os.Mkdir(path, 0o755)) // it is there, and no file; what is opened is of memory
-		inner := s.options.OpenDevice
-		s.options.OpenDevice = func(i int, path string, _ bool, size int64) (device.Device, error) {
+		inner := s.opening.OpenDevice
+		s.opening.OpenDevice = func(i int, path string, _ bool, size int64) (device.Device, error) {
 			d, err := inner(i, path, true, 4<<20)
 			if err == nil {
 				r.faults[i].MustInject(device.Rule{Action: device.Fail, Kinds: device.Writes | device.Flushes, Nth: nth, Times: 1})
@@ -87,7 +87,7 @@ func TestAnAddThatFailsTakesItsNameBack(t *testing.T) {
 func leftByAnAdd(t testing.TB, s *Store, path string) {
 	t.Helper()
 	n := len(s.members.All())
-	d, err := s.createDrive(testContext(t), n, n+1, path, layout.SegmentOffset(3, s.space.SegmentBytes), 0)
+	d, err := s.opening.CreateDrive(testContext(t), n, n+1, path, layout.SegmentOffset(3, s.space.SegmentBytes), 0)
 	require.NoError(t, err)
 	require.NoError(t, d.Dev.Close())
 }
@@ -157,7 +157,7 @@ func TestAnAddDoesNotClearWhatHoldsSomething(t *testing.T) {
 	require.NoError(t, os.WriteFile(unknown, before, 0o600))
 	sb, err := segio.PeekSuperblock(unknown)
 	require.NoError(t, err)
-	err = s.disown(ctx, unknown, &sb)
+	err = s.opening.Disown(ctx, unknown, &sb)
 	requireKind(t, skep.Conflict, err)
 	require.ErrorContains(t, err, "rebuild")
 	after, err := os.ReadFile(unknown)

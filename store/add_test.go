@@ -125,8 +125,8 @@ func TestAddDeviceRefused(t *testing.T) {
 	over, cancel := context.WithCancel(ctx)
 	cancel()
 	requireKind(t, skep.Deadline, s.AddDevice(over, NewDevice{Path: path}))
-	inner := s.options.OpenDevice
-	s.options.OpenDevice = func(i int, path string, create bool, size int64) (device.Device, error) {
+	inner := s.opening.OpenDevice
+	s.opening.OpenDevice = func(i int, path string, create bool, size int64) (device.Device, error) {
 		d, err := inner(i, path, create, size)
 		if err == nil {
 			r.faults[i].MustInject(device.Rule{Action: device.Fail, Kinds: device.Writes})
@@ -134,7 +134,7 @@ func TestAddDeviceRefused(t *testing.T) {
 		return d, err
 	}
 	requireKind(t, skep.DeviceFailed, s.AddDevice(ctx, NewDevice{Path: path}))
-	s.options.OpenDevice = inner
+	s.opening.OpenDevice = inner
 	require.Len(t, s.members.All(), 2)
 	require.NoError(t, s.AddDevice(ctx, NewDevice{Path: path}))
 	requireChain(t, s, sc, keys, faultBlock)

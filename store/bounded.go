@@ -48,7 +48,7 @@ func (s *Store) memoryTable() []skep.MemoryStats {
 	for i := range rows {
 		rows[i].Used = used[rows[i].Name]
 	}
-	if idle := s.pinned.idle(a.IOUsed + a.CacheUsed); idle > 0 { // within the caps of both
+	if idle := s.arena.Idle(a.IOUsed + a.CacheUsed); idle > 0 { // within the caps of both
 		rows = append(rows, skep.MemoryStats{Name: rowPinned, Used: idle})
 	}
 	return rows
@@ -129,13 +129,13 @@ func (s *Store) capIndex(capacityPages int64) error {
 	return nil
 }
 
-// indexTight says that the index is nearly full: cleaning then makes room in it, as it
+// indexTight says that an index of at most so many bytes is nearly full: cleaning then makes room in it, as it
 // does on the devices.
-func (s *Store) indexTight() bool {
-	most := s.options.IndexBytes / bytesPerSlot
+func indexTight(x *index.Index, bytes int64) bool {
+	most := bytes / bytesPerSlot
 	if most == 0 {
 		return false
 	}
-	st := s.index.Stats()
+	st := x.Stats()
 	return int64(st.Blocks+st.Stubs) > most-most/16
 }

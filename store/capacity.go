@@ -1,8 +1,6 @@
 package store
 
-import (
-	"path/filepath"
-)
+import "path/filepath"
 
 // reckonUncapped is the size at which a device of a new store without a cap is reckoned when
 // its segments are chosen: what the file systems have, so that there are enough groups.
@@ -20,3 +18,11 @@ func (o *Options) reckonUncapped(paths []string) int64 {
 	}
 	return max(each, leastReckon)
 }
+
+const (
+	// uncappedReckon is the largest device size from which a store without a cap derives its
+	// segments.
+	uncappedReckon = 4 << 30
+	// leastReckon is the smallest: its file system may have more room one day.
+	leastReckon = 16 << 20
+)

@@ -3,8 +3,6 @@ package store
 import (
 	"context"
 	"errors"
-	"os"
-	"slices"
 	"time"
 
 	"github.com/skepkv/skep"
@@ -87,23 +85,9 @@ func (s *Store) abandon() error {
 	s.cancel()
 	ctx, cancel := context.WithTimeout(context.Background(), s.options.closeTimeout)
 	defer cancel()
-	if s.opening.making && s.lock != nil && s.lock.Made {
-		s.lock.Remove = true
-	}
+	s.opening.Abandon()
 	err := s.shut(ctx)
-	if !s.opening.making {
-		return err
-	}
-	// A store that could not be made leaves nothing that would keep the next try from it.
-	for _, path := range slices.Backward(s.opening.made) {
-		remove := os.RemoveAll
-		if path == s.options.Dir {
-			remove = os.Remove // somebody may have put something there
-		}
-		if err := remove(path); err != nil {
-			s.log.Warn("left behind by a failed create", "path", path, "error", err)
-		}
-	}
+	s.opening.Undo()
 	return err
 }
 
@@ -138,8 +122,8 @@ func (s *Store) shut(ctx context.Context) error {
 	if s.index != nil && !s.outlived {
 		s.index.Close()
 	}
-	if s.lock != nil {
-		if err := s.lock.Release(); err != nil {
+	if s.opening.Lock != nil {
+		if err := s.opening.Lock.Release(); err != nil {
 			errs = append(errs, err)
 		}
 	}

@@ -55,7 +55,7 @@ func TestDeletedNamespacesStayDeleted(t *testing.T) {
 				require.ErrorIs(t, err, skep.NotFound, what)
 			}
 			check("at once")
-			eventually(t, "what was purged is swept", func() bool { return s.index.Stats().Blocks == 5 && !s.sweeping.Load() })
+			eventually(t, "what was purged is swept", func() bool { return s.index.Stats().Blocks == 5 && !s.naming.Sweeping() })
 			require.Empty(t, maps.Collect(s.names.DeadSalts()))
 			purges, err := s.catalog.Purges(ctx)
 			require.NoError(t, err)
@@ -121,7 +121,7 @@ func TestDeletedNamespacesGiveBackWhatTheyTook(t *testing.T) {
 		}
 	}
 	eventually(t, "what was deleted is swept", func() bool {
-		return s.index.Stats().Blocks == 2 && len(s.index.Dead()) == 0 && !s.sweeping.Load()
+		return s.index.Stats().Blocks == 2 && len(s.index.Dead()) == 0 && !s.naming.Sweeping()
 	})
 	require.Equal(t, 5, s.names.Len())
 	require.NoError(t, s.Close())

@@ -27,13 +27,17 @@
 //	leases     what callers were promised: leases of lookups, pins
 //	limits     what callers may keep in memory, and the pace of work that nobody waits for
 //	locate     finds blocks for restores, and takes note of wrong ones
+//	lookup     what callers ask of the index: prefixes, runs, keys to put, listings, hints
 //	making     which files a store is made with, so that a making that was cut off is undone
 //	members    which drives an open store has, and who may change that
 //	monitor    looks at the drives, has them judged, and probes those that are not well
 //	moving     moves blocks from drives to drives: drains, rebalances, compacts, makes copies again
 //	namespaces the table of namespaces, tenants and purged salts; keys become fingerprints
+//	naming     makes, purges and deletes namespaces, one at a time
 //	observe    what the store tells of itself: counts, events, its log's end, metrics
+//	opening    finds a store, or makes it: its directory, its catalog and its drives
 //	pieces     blocks that are written piece by piece: which bytes have been, and their memory
+//	pinned     the memory that drives read into, registered with them as it is used
 //	places     where the devices of a directory are, and whose
 //	puts       what puts under way know of each other
 //	rebuild    a new catalog from the drives alone
@@ -71,7 +75,7 @@
 // checksums overlap. AckAccepted copies the blocks into the DRAM tier, shows them at
 // location 0 and does the rest behind the caller's back (internal/ingest).
 //
-// # Life of a lookup (lookup.go)
+// # Life of a lookup (lookup.go, internal/lookup)
 //
 // Keys become fingerprints (SipHash-128 under the store's secret, with namespace
 // instance and salt tag in them), the index gallops for the longest rooted prefix and a
@@ -97,7 +101,7 @@
 // (internal/intents). A put waits for it up to Options.SpaceTimeout and is then declined as Full; it is
 // declined sooner when cleaning finds nothing to free.
 //
-// # Life of an open (open.go, recover.go, internal/recovery)
+// # Life of an open (open.go, internal/opening, recover.go, internal/recovery)
 //
 // LOCK, catalog, devices by the ids in their superblocks (paths may have changed),
 // names, groups (all taken as sealed), then one parallel scan of the block rows into the
@@ -107,7 +111,7 @@
 // is as new as the devices (internal/recovery). Then the devices are told what only the catalog
 // knows: which groups are freed, what was deleted and purged (internal/devlog), which
 // records were never committed. A catalog that is gone, damaged or behind is made anew
-// (left.go, rebuild.go, internal/rebuild).
+// (internal/opening, internal/rebuild).
 //
 // # Damage (internal/scrub, internal/verify)
 //
@@ -115,7 +119,7 @@
 // cleaner moves blocks; who finds no right one forgets it. Scrub reads everything; Verify
 // compares devices, catalog and index of a store nobody has open.
 //
-// # Drives that fail (internal/health, internal/monitor, internal/restore, monitor.go, drives.go)
+// # Drives that fail (internal/health, internal/monitor, internal/restore, monitor.go)
 //
 // Every drive is looked at ten times a second and judged, by a state machine without clock
 // or I/O, by its latency against its own past and its peers', its errors, and how long it

@@ -112,7 +112,7 @@ func (st *eventStream) snapshot(ctx context.Context, into []skep.Event) (int, er
 			if h.Seq > st.since && h.Flags&segment.RecordMoved == 0 {
 				return nil // put since: the events that follow tell of it
 			}
-			if e, ok := st.s.storedEvent(l, &h); ok {
+			if e, ok := st.stored(l, &h); ok {
 				e.Cursor, e.Time = st.next.Before(), st.asked
 				st.rest = append(st.rest, e)
 			}
@@ -128,8 +128,9 @@ func (st *eventStream) snapshot(ctx context.Context, into []skep.Event) (int, er
 	return n, nil
 }
 
-// storedEvent tells of a block in a snapshot, if it is visible and lies at l.
-func (s *Store) storedEvent(l layout.Location, h *segment.Head) (skep.Event, bool) {
+// stored tells of a block in a snapshot, if it is visible and lies at l.
+func (st *eventStream) stored(l layout.Location, h *segment.Head) (skep.Event, bool) {
+	s := st.s
 	ns := s.names.Of(h.Instance)
 	if ns == nil || s.names.Dead(h.Instance, namespaces.Tag(h.SaltTag)) {
 		return skep.Event{}, false

@@ -6,9 +6,6 @@ import (
 	"slices"
 
 	"github.com/skepkv/skep"
-	"github.com/skepkv/skep/store/catalog"
-	"github.com/skepkv/skep/store/internal/namespaces"
-	"github.com/skepkv/skep/store/segment"
 )
 
 // OpenNamespace implements skep.Namespacer.
@@ -34,44 +31,7 @@ func (s *Store) OpenNamespace(ctx context.Context, spec skep.NamespaceSpec) (ske
 	if s.options.ReadOnly {
 		return zero, &skep.Error{Op: op, Kind: skep.ReadOnly}
 	}
-	if err := s.naming.Take(ctx, 2*s.options.OpTimeout, s.closing, op, "namespace being made"); err != nil {
-		return zero, err
-	}
-	defer s.naming.Give()
-	if info, err := s.names.Known(spec); info.ID != 0 || err != nil {
-		return info, err
-	}
-	n := s.names
-	next, have := s.root.Numbers(), n.Len()
-	if have >= namespaces.MaxNamespaces {
-		return zero, skep.Invalidf(op, "namespaces", have, namespaces.MaxNamespaces)
-	}
-	if have, most := n.CountOf(spec.Tenant), s.options.TenantNamespaces; have >= most {
-		return zero, &skep.Error{Op: op, Kind: skep.Quota, Field: "namespaces of the tenant", Value: have, Limit: "at most " + itoa(most)}
-	}
-	next.Namespace++
-	next.Instance++
-	info := skep.NamespaceInfo{ID: skep.NamespaceID(next.Namespace), NamespaceSpec: spec, Created: s.options.Wall().UTC()}
-	// A row that cannot be entered would keep the store from opening.
-	ns, err := n.Prepare(info, next.Instance)
-	if err != nil {
-		return zero, err
-	}
-	row := &catalog.Namespace{NamespaceInfo: info, Instance: next.Instance}
-	b := s.catalog.NewBatch()
-	b.PutNamespace(row)
-	var w segment.LogWriter
-	if err := w.Namespace(&segment.Namespace{Seq: s.root.Next(), Instance: row.Instance, Info: info}); err != nil {
-		return zero, err
-	}
-	todo := s.logs.Intents.Put(b, &w)
-	if err := s.saveNames(b, next); err != nil {
-		return zero, err
-	}
-	n.Enter(ns)
-	s.logs.CarryOut(ctx, todo) // before anybody can put a block of it
-	n.Publish(ns)
-	return ns.Info, nil
+	return s.naming.Open(ctx, spec)
 }
 
 // Namespaces implements skep.Namespacer.

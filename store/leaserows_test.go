@@ -44,8 +44,8 @@ func TestRowsOfDeletedBlocksAreBounded(t *testing.T) {
 		_, err := s.Delete(ctx, sc, keys)
 		require.NoError(t, err)
 	}
-	require.LessOrEqual(t, s.leases.Len(), leases.LeastSifted+each)
-	require.LessOrEqual(t, s.pins.Len(), leases.LeastSifted+each)
+	require.LessOrEqual(t, s.lookups.Leases.Len(), leases.LeastSifted+each)
+	require.LessOrEqual(t, s.lookups.Pins.Len(), leases.LeastSifted+each)
 	_, err := s.Renew(ctx, first.ID, time.Minute)
 	require.NoError(t, err)
 	require.NoError(t, s.Release(ctx, first.ID))
@@ -87,7 +87,7 @@ func TestALeaseOfRunsKeepsWhatIsLeft(t *testing.T) {
 		_, err = s.Delete(ctx, sc, roots[1:])
 		require.NoError(t, err)
 	}
-	require.LessOrEqual(t, s.leases.Len(), 2*(leases.LeastSifted+each), "leases, and what they cover")
+	require.LessOrEqual(t, s.lookups.Leases.Len(), 2*(leases.LeastSifted+each), "leases, and what they cover")
 	covers := func(root int) int {
 		a := &restore.Asked{NS: ns, Tag: tag, ChainPlan: &layout.ChainPlan{Chain: skep.Chain{Keys: chainKeys(root, 1), Lease: first.ID}}}
 		return source{s: s}.Leased(a)

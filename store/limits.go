@@ -1,7 +1,6 @@
 package store
 
 import (
-	"cmp"
 	"fmt"
 
 	"github.com/skepkv/skep"
@@ -10,13 +9,6 @@ import (
 
 // What a store was made with stays true when it is opened by somebody who does not say it again, and whoever says
 // something else is refused. It is in the catalog's root row and, for a catalog that is made anew, in the superblocks.
-
-// madeWith is what a store remembers of that.
-type madeWith struct {
-	catalog.Limits
-	restamp bool // a superblock says something else
-	missing int  // devices that a rebuild has not found, of as many as the superblocks say
-}
 
 // takeLimits settles the cap: what is remembered, or what is given, where that is to be the cap from now on.
 func (s *Store) takeLimits(was catalog.Limits) error {
@@ -35,7 +27,7 @@ func (s *Store) takeLimits(was catalog.Limits) error {
 	if was.Known && was.Capacity != uint64(o.CapacityBytes) {
 		s.log.Info("the store's cap is changed", "from", was.Capacity, "to", o.CapacityBytes)
 	}
-	s.limits.Limits = catalog.Limits{Known: true, Capacity: uint64(o.CapacityBytes), Devices: was.Devices}
+	s.opening.Limits = catalog.Limits{Known: true, Capacity: uint64(o.CapacityBytes), Devices: was.Devices}
 	return nil
 }
 
@@ -45,17 +37,4 @@ func (o *Options) leaseOfCapacity() {
 		o.LeasedBytes = o.CapacityBytes / 4
 		o.PinnedBytes = min(o.PinnedBytes, o.LeasedBytes/2)
 	}
-}
-
-// checkDeviceCount refuses a number of file devices that is neither what the store has nor what it was made with.
-func (s *Store) checkDeviceCount(have int) error {
-	n := s.options.countGiven
-	switch {
-	case s.limits.Devices == 0: // from before it was noted
-		s.limits.Devices = uint32(cmp.Or(n, have))
-		return nil
-	case n == 0 || len(s.options.Devices) > 0 || n == have || n == int(s.limits.Devices):
-		return nil
-	}
-	return skep.Invalidf("open store", "device count", n, fmt.Sprintf("%d, as the store has: leave it out; devices are added and removed one at a time (AddDevice, skep device add)", have))
 }

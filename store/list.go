@@ -2,17 +2,9 @@ package store
 
 import (
 	"context"
-	"slices"
 
 	"github.com/skepkv/skep"
-	"github.com/skepkv/skep/index"
-	"github.com/skepkv/skep/layout"
-	"github.com/skepkv/skep/store/internal/namespaces"
-	"github.com/skepkv/skep/store/segment"
 )
-
-// lookAtOnce is how many blocks of all namespaces one call of ListKeys looks at in the index: some milliseconds.
-const lookAtOnce = 1 << 20
 
 // CountBlocks implements skep.Store.
 func (s *Store) CountBlocks(ctx context.Context, space skep.NamespaceID) (int64, error) {
@@ -31,8 +23,11 @@ func (s *Store) CountBlocks(ctx context.Context, space skep.NamespaceID) (int64,
 // since it depends on what others store. One of another run begins anew.
 func (s *Store) ListKeys(ctx context.Context, space skep.NamespaceID, from uint64, n int) (keys []skep.Key,
 	next uint64, err error) {
-	_, next, err = s.listed(ctx, "list keys", space, from, n, func(r *segment.Record) { keys = append(keys, r.Key) })
-	return keys, next, err
+	if err := s.gate.Enter(ctx); err != nil {
+		return nil, 0, err
+	}
+	defer s.gate.Leave()
+	return s.lookups.Keys(space, from, n)
 }
 
 // ListBlocks is ListKeys with what each block is, for who keeps copies of them elsewhere. Chains are cut into groups
@@ -41,101 +36,12 @@ func (s *Store) ListKeys(ctx context.Context, space skep.NamespaceID, from uint6
 // Errors: those of ListKeys.
 func (s *Store) ListBlocks(ctx context.Context, space skep.NamespaceID, group int, from uint64, n int) (out []skep.StoredBlock,
 	next uint64, err error) {
-	const op = "list blocks"
 	if group < 1 {
-		return nil, 0, skep.Invalidf(op, "blocks of a group", group, "at least 1")
-	}
-	ns, next, err := s.listed(ctx, op, space, from, n, func(rec *segment.Record) { out = append(out, rec.Block()) })
-	if err != nil {
-		return nil, 0, err
+		return nil, 0, skep.Invalidf("list blocks", "blocks of a group", group, "at least 1")
 	}
 	if err := s.gate.Enter(ctx); err != nil {
 		return nil, 0, err
 	}
 	defer s.gate.Leave()
-	known := map[index.Fingerprint]skep.Key{}
-	for i := range out {
-		b := &out[i]
-		if up := b.Depth % group; up == 0 {
-			b.First = b.Key
-		} else if e, ok := s.index.Above(s.names.Fingerprint(ns.Instance, namespaces.Tag{}, *b.Parent), up-1); ok {
-			if _, ok = known[e.FP]; !ok {
-				if rec, err := s.rows.RecordNow(e.FP, e); err == nil {
-					known[e.FP] = rec.Key
-				}
-			}
-			b.First = known[e.FP]
-		}
-	}
-	return slices.DeleteFunc(out, func(b skep.StoredBlock) bool { return b.First == skep.Key{} }), next, nil
-}
-
-// listed calls add with the records of blocks without a salt from a place on, and says where to go on. A record is
-// lent for the call.
-func (s *Store) listed(ctx context.Context, op string, space skep.NamespaceID, from uint64, n int, add func(*segment.Record)) (
-	ns *namespaces.Namespace, next uint64, err error) {
-	if n < 1 {
-		return nil, 0, skep.Invalidf(op, "keys", n, "at least 1")
-	}
-	if err := s.gate.Enter(ctx); err != nil {
-		return nil, 0, err
-	}
-	defer s.gate.Leave()
-	ns, _, err = s.names.Resolve(op, skep.Scope{Namespace: space})
-	if err != nil {
-		return nil, 0, err
-	}
-	found, end := s.index.Walk(ns.Instance, ns.Tenant, s.listPlace(from), n, lookAtOnce)
-	plain := func(rec *segment.Record) {
-		if rec.Instance == ns.Instance && namespaces.Tag(rec.SaltTag) == (namespaces.Tag{}) {
-			add(rec)
-		}
-	}
-	var locs []layout.Location
-	var at []index.Fingerprint // of locs
-	accepted := map[index.Fingerprint]bool{}
-	for i := range found {
-		if e := &found[i]; e.Accepted() {
-			accepted[e.FP] = true
-		} else {
-			locs, at = append(locs, layout.Unpack(e.Location)), append(at, e.FP)
-		}
-	}
-	seen := make([]bool, len(locs))
-	if err := s.rows.Records(locs, func(i int, rec *segment.Record) error {
-		seen[i] = true
-		plain(rec)
-		return nil
-	}); err != nil {
-		return nil, 0, err
-	}
-	s.puts.Records.Among(accepted, plain)
-	for fp := range accepted { // committed since
-		at, seen = append(at, fp), append(seen, false)
-	}
-	for i, fp := range at {
-		if seen[i] {
-			continue
-		}
-		if e, ok := s.index.Resolve(fp); ok { // moved since
-			if rec, err := s.rows.RecordNow(fp, e); err == nil {
-				plain(&rec)
-			}
-		}
-	}
-	if end != 0 {
-		next = (s.epoch&0x7fff|0x8000)<<slotBits | uint64(s.names.Shuffle(uint32(end), false))
-	}
-	return ns, next, nil
-}
-
-// A cursor is the run's epoch and, in disguise, a slot of the index.
-const slotBits = 32
-
-// listPlace is where a cursor goes on; the beginning, when it is of another run.
-func (s *Store) listPlace(cursor uint64) index.ID {
-	if cursor>>slotBits != s.epoch&0x7fff|0x8000 {
-		return 1
-	}
-	return index.ID(max(s.names.Shuffle(uint32(cursor), true), 1))
+	return s.lookups.Blocks(space, group, from, n)
 }

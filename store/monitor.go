@@ -7,19 +7,12 @@ import (
 	"github.com/skepkv/skep/store/internal/health"
 	"github.com/skepkv/skep/store/internal/monitor"
 	"github.com/skepkv/skep/store/internal/restore"
-	"github.com/skepkv/skep/store/internal/space"
 )
 
 // newMonitor watches the drives from here on.
 func (s *Store) newMonitor(rules health.Rules) *monitor.Monitor {
 	return monitor.New(monitor.Config{Host: monitored{s}, Rules: rules, ReadOnly: s.options.ReadOnly, Context: s.ctx,
 		Closing: s.closing, Background: &s.background, Log: s.log})
-}
-
-// watchDrive has a drive that fails fenced without waiting for the monitor.
-func (s *Store) watchDrive(d *space.Drive) {
-	d.Fence = func(err error) { s.space.Fence(d, err) }
-	d.Flush.OnFailure(d.Fence)
 }
 
 // monitored is the store as its drives' monitor sees it: monitor.Host.
@@ -56,16 +49,6 @@ func (h monitored) Lost(i int, lost bool) {
 	if lost {
 		h.s.moving.Kick()
 	} else {
-		h.s.forgetHealing(h.s.members.All()[i])
-	}
-}
-
-// forgetHealing is called when a drive that was lost is back: should it be lost again,
-// its groups are to be looked at again.
-func (s *Store) forgetHealing(d *space.Drive) {
-	for _, g := range s.space.Groups() {
-		if g.Has(d) {
-			g.Healed.Store(false)
-		}
+		h.s.space.HealAgain(h.s.members.All()[i])
 	}
 }

@@ -10,7 +10,7 @@ import (
 // newMembers makes the set of its drives.
 func (s *Store) newMembers() *members.Set {
 	return members.New(members.Config{Context: s.ctx, Named: s.options.customDevices,
-		Timeout: s.options.OpTimeout, Log: s.log, Write: s.writeSuperblocks})
+		Timeout: s.options.OpTimeout, Log: s.log, Write: s.opening.WriteSuperblocks})
 }
 
 // newMover makes what moves blocks.

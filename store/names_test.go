@@ -86,7 +86,7 @@ func TestPurgesLeaveNothing(t *testing.T) {
 		require.NoError(t, s.Purge(ctx, skep.Purge{Namespace: sc.Namespace}))
 	}
 	eventually(t, "what was purged is swept", func() bool {
-		return s.index.Stats().Blocks == 0 && len(s.index.Dead()) == 0 && !s.sweeping.Load()
+		return s.index.Stats().Blocks == 0 && len(s.index.Dead()) == 0 && !s.naming.Sweeping()
 	})
 	require.Equal(t, 4, s.names.Len())
 	require.NoError(t, s.Close())

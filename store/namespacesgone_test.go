@@ -75,7 +75,7 @@ func TestANamespaceDeletedWhileItsGroupIsCleanedStaysDeleted(t *testing.T) {
 	cleaned()
 	crew.Wait()
 	deleteAnother(t, s)
-	eventually(t, "its blocks are swept", func() bool { return s.index.Stats().Blocks == 0 && !s.sweeping.Load() })
+	eventually(t, "its blocks are swept", func() bool { return s.index.Stats().Blocks == 0 && !s.naming.Sweeping() })
 	s.space.SealOpen(space.User)
 	cleanUp(t, s, second)
 	requireNothingAfterARebuild(t, s, o)
@@ -148,7 +148,7 @@ func TestNamingWaitsForAContext(t *testing.T) {
 	s, _, _ := openRig(t, nil)
 	defer func() { require.NoError(t, s.Close()) }()
 	sc := openSpace(t, s, "n", skep.Cache, 1, false)
-	s.naming <- struct{}{} // somebody's is being made, on a full store
+	s.naming.Turn <- struct{}{} // somebody's is being made, on a full store
 	for name, call := range map[string]func(context.Context) error{
 		"open": func(ctx context.Context) error {
 			_, err := s.OpenNamespace(ctx, skep.NamespaceSpec{Tenant: "other", Name: "n", Shape: anySize})
@@ -163,7 +163,7 @@ func TestNamingWaitsForAContext(t *testing.T) {
 		require.ErrorIs(t, err, skep.Deadline, name)
 		require.ErrorContains(t, err, "namespace being made", name)
 	}
-	s.naming.Give()
+	s.naming.Turn.Give()
 	requireOutcome(t, skep.Committed, putRun(t, s, sc, chainKeys(1, 3), faultBlock))
 }
 

@@ -2,10 +2,10 @@ package store
 
 import (
 	"context"
-	"slices"
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/layout"
+	"github.com/skepkv/skep/store/internal/opening"
 	"github.com/skepkv/skep/store/internal/paths"
 	"github.com/skepkv/skep/store/internal/places"
 	"github.com/skepkv/skep/store/internal/segio"
@@ -34,18 +34,18 @@ func (s *Store) LookAtDevice(ctx context.Context, a NewDevice) (c Candidate, err
 		return c, err
 	}
 	defer s.gate.Leave()
-	if err := refuseOwn(s.id, s.members.All(), a.Path); err != nil {
+	if err := refuseOwn(s.opening.ID, s.members.All(), a.Path); err != nil {
 		return c, err
 	}
 	if err := places.Free(a.Path, s.options.customDevices); err != nil {
 		return c, err
 	}
-	segments, err := s.segmentsOfNew(a)
+	segments, err := s.opening.SegmentsOf(a.Bytes)
 	if err != nil {
 		return c, err
 	}
 	if isNew, err := paths.IsNew(a.Path); err != nil {
-		return c, &skep.Error{Op: "add device", Kind: kindOfOpen(err), Field: a.Path, Err: err}
+		return c, &skep.Error{Op: "add device", Kind: opening.KindOfOpen(err), Field: a.Path, Err: err}
 	} else if isNew {
 		return Candidate{Kind: CandidateFile, Bytes: layout.SegmentOffset(segments, s.space.SegmentBytes)}, nil
 	}
@@ -56,11 +56,11 @@ func (s *Store) LookAtDevice(ctx context.Context, a NewDevice) (c Candidate, err
 	}
 	dev, err := o.OpenDevice(len(s.members.All()), a.Path, false, 0)
 	if err != nil {
-		return c, &skep.Error{Op: "add device", Kind: kindOfOpen(err), Field: a.Path, Err: err}
+		return c, &skep.Error{Op: "add device", Kind: opening.KindOfOpen(err), Field: a.Path, Err: err}
 	}
 	defer dev.Close()
 	// else an add was cut short
-	if sb, err := segio.PeekSuperblock(a.Path); err != nil || sb.Store != s.id || s.members.Knows(sb.Device) {
+	if sb, err := segio.PeekSuperblock(a.Path); err != nil || sb.Store != s.opening.ID || s.members.Knows(sb.Device) {
 		if err := segio.CheckBlank(ctx, dev, a.Path); err != nil {
 			return c, err
 		}
@@ -82,20 +82,4 @@ func refuseOwn(id segment.StoreID, drives []*space.Drive, path string) error {
 		}
 	}
 	return nil
-}
-
-// unbrand makes devices that were there before the making of a store nobody's again where that has failed: the next try
-// would take them for a store that has lost its catalog.
-func (s *Store) unbrand() {
-	if !s.opening.making {
-		return
-	}
-	for _, d := range s.members.Opened {
-		if slices.Contains(s.opening.made, d.Path) {
-			continue // a file, which is removed
-		}
-		if err := s.takeBackName(d); err != nil {
-			s.log.Warn("left behind by a failed create: wipe it before the next try", "path", d.Path, "error", err)
-		}
-	}
 }

@@ -2,16 +2,10 @@ package store
 
 import (
 	"context"
-	"crypto/rand"
-	"encoding/binary"
 	"errors"
-	"fmt"
-	"io/fs"
-	"os"
 	"path/filepath"
 	"runtime"
-	"sort"
-	"syscall"
+	"slices"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -19,21 +13,16 @@ import (
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/layout"
 	"github.com/skepkv/skep/store/catalog"
-	"github.com/skepkv/skep/store/device"
 	"github.com/skepkv/skep/store/internal/commit"
-	"github.com/skepkv/skep/store/internal/crypt"
-	"github.com/skepkv/skep/store/internal/dirlock"
 	"github.com/skepkv/skep/store/internal/gate"
-	"github.com/skepkv/skep/store/internal/keybook"
-	"github.com/skepkv/skep/store/internal/limits"
 	"github.com/skepkv/skep/store/internal/locate"
 	"github.com/skepkv/skep/store/internal/observe"
-	"github.com/skepkv/skep/store/internal/places"
+	"github.com/skepkv/skep/store/internal/opening"
+	"github.com/skepkv/skep/store/internal/pinned"
 	"github.com/skepkv/skep/store/internal/puts"
 	"github.com/skepkv/skep/store/internal/restore"
 	"github.com/skepkv/skep/store/internal/room"
 	"github.com/skepkv/skep/store/internal/scrub"
-	"github.com/skepkv/skep/store/internal/segio"
 	"github.com/skepkv/skep/store/internal/space"
 	"github.com/skepkv/skep/store/internal/watermark"
 	"github.com/skepkv/skep/store/memory"
@@ -73,10 +62,10 @@ func openRegistered(ctx context.Context, o Options) (*Store, error) {
 	err := s.open(ctx)
 	if damagedCatalog(err) && !o.ReadOnly && !o.NoRebuild && !o.customDevices {
 		o.Logger.Error("the catalog is damaged; it is set aside and made anew from the devices", "error", err)
-		known := s.drivePaths()
+		known := s.opening.Paths()
 		s.discardOpen()
 		s = newStore(o)
-		s.opening.aside, s.opening.known = true, known
+		s.opening.Aside, s.opening.Known = true, known
 		err = s.open(ctx)
 	}
 	if err != nil {
@@ -111,97 +100,31 @@ func register(r prometheus.Registerer) (*observe.Collector, error) {
 	return nil, e
 }
 
-func noStore(dir string) error {
-	return &skep.Error{Op: "open store", Kind: skep.NotFound, Field: "dir", Value: dir,
-		Limit: "a store; make one by opening it for writing"}
-}
-
 func newStore(o Options) *Store {
-	s := &Store{options: o, opened: o.Clock(), closing: make(chan struct{})}
+	s := &Store{options: o}
+	s.opened, s.closing = o.Clock(), make(chan struct{})
 	s.log, s.logTail = observe.WithTail(o.Logger)
 	s.catalogRoom = room.New(room.Config{FS: o.CatalogFS, Dir: o.catalogDir(), Clock: o.Clock, After: o.ballastAfter,
 		Log: s.log})
 	s.ctx, s.cancel = context.WithCancel(context.Background())
-	s.naming = limits.NewTurn()
 	s.puts = puts.New()
 	s.root = watermark.New(s.rootRow)
 	s.rows = commit.New(s.log)
 	s.gate = gate.New(o.ReadOnly, s.rows.Failed)
+	s.opening = s.newOpening()
 	s.members = s.newMembers()
 	s.space = space.New(space.Config{Log: s.log, Context: s.ctx, Closing: s.closing, Background: &s.background,
 		Root:     s.root,
-		Identity: func() (segment.StoreID, segment.Secret) { return s.id, s.secret },
+		Identity: func() (segment.StoreID, segment.Secret) { return s.opening.ID, s.opening.Secret },
 		Changes:  s.rows.Changes(), Drives: s.members.All, Timeout: o.OpTimeout, FileSystem: o.fileSystem, ReserveBytes: o.ReserveBytes,
 		BlockPages: int64(layout.PagesOf(o.BlockBytes)), LogicalBlocks: int64(o.LogicalBlocks)})
+	s.opening.Members, s.opening.Space = s.members, s.space
 	return s
 }
 
 func (s *Store) open(ctx context.Context) error {
-	o := &s.options
-	if !o.ReadOnly {
-		if _, err := os.Stat(o.Dir); errors.Is(err, fs.ErrNotExist) {
-			if o.MustExist {
-				return noStore(o.Dir)
-			}
-			s.opening.made = append(s.opening.made, o.Dir)
-		}
-		if err := os.MkdirAll(o.Dir, 0o755); err != nil {
-			return dirlock.CannotWrite("open store", o.Dir, err)
-		}
-		lock, err := dirlock.Take(o.Dir, false)
-		if err != nil {
-			return err
-		}
-		s.lock = lock
-	}
-	if s.opening.aside {
-		if err := s.otherFormat(); err != nil {
-			return err
-		}
-		if err := s.setAside("open store"); err != nil {
-			return err
-		}
-	} else if o.CatalogDir != "" && !o.ReadOnly {
-		if err := s.catalogPlace("open store").Open(); err != nil {
-			s.opening.making = true // nothing is left
-			return err
-		}
-	}
-	if err := s.openCatalog(); err != nil {
-		return err
-	}
-	root, err := s.catalog.Store(ctx)
-	fresh := skep.KindOf(err) == skep.NotFound
-	if err != nil && !fresh {
-		return err
-	}
-	if fresh && o.ReadOnly {
-		return noStore(o.Dir)
-	}
-	if fresh {
-		s.opening.making = true
-		var rebuilt bool
-		if rebuilt, err = s.resume(ctx); rebuilt {
-			s.opening.making, fresh = false, false
-			root, err = s.catalog.Store(ctx)
-		} else if err == nil && o.MustExist {
-			err = noStore(o.Dir)
-		} else if err == nil {
-			root, err = s.create(ctx)
-		}
-	}
-	if !fresh && err == nil {
-		if !o.ReadOnly {
-			s.clearList()
-		}
-		s.opening.relog = root.Relog
-		if err = s.takeLimits(root.Limits); err == nil {
-			err = s.identify(root.StoreID, root.Secret)
-		}
-		if err == nil {
-			err = s.openDrives(ctx)
-		}
-	}
+	root, err := s.opening.Find(ctx)
+	s.catalog = s.opening.Catalog
 	if err != nil {
 		return err
 	}
@@ -211,246 +134,26 @@ func (s *Store) open(ctx context.Context) error {
 	if s.profile, err = observe.NewProfile(s.options.ReuseSamples); err != nil {
 		return err
 	}
-	if err := s.recover(ctx, root); err != nil || o.ReadOnly {
+	if err := s.recover(ctx, root); err != nil || s.options.ReadOnly {
 		return err
 	}
-	if s.limits.restamp {
+	if s.opening.Restamp {
 		s.members.Restamp()
 	}
 	return nil
-}
-
-// identify sets what tells this store from others, and what is derived from it.
-func (s *Store) identify(id segment.StoreID, secret segment.Secret) error {
-	s.id, s.secret = id, secret
-	keys, err := crypt.NewKeys(id, s.options.EncryptionKeys)
-	s.keys = keybook.New(s.ctx, keys, s.log, s.options.ReadOnly, s.options.OpTimeout)
-	return err
-}
-
-func (s *Store) openCatalog() (err error) {
-	o := &s.options
-	dir := o.catalogDir()
-	switch st, err := o.CatalogFS.Stat(dir); {
-	case err == nil && !st.IsDir():
-		return &skep.Error{Op: "open catalog", Kind: skep.Damaged, Field: "catalog", Value: dir + ", which is a file",
-			Limit: "a directory"}
-	case err != nil && !o.ReadOnly:
-		s.opening.made = append(s.opening.made, dir)
-	}
-	opt := catalog.Options{FS: o.CatalogFS, CacheBytes: o.CatalogCacheBytes, Logger: o.Logger, OnFailure: s.rows.Fail,
-		Timeout: o.catalogWait, Patience: o.catalogScarce,
-		MakeRoom: s.catalogRoom.Drop, Refuse: o.refuseCommits}
-	if o.ReadOnly {
-		s.catalog, err = catalog.Inspect(dir, opt)
-	} else {
-		if err := s.catalogRoom.Make(); err != nil {
-			return err
-		}
-		s.catalog, err = catalog.Open(dir, opt)
-		if errors.Is(err, syscall.ENOSPC) && s.catalogRoom.Drop() { // less room than it said
-			s.catalog, err = catalog.Open(dir, opt)
-		}
-		err = s.catalogRoom.Explain(err)
-	}
-	s.space.Catalog = s.catalog
-	if errors.Is(err, fs.ErrNotExist) && skep.KindOf(err) == skep.Other { // one of its files is gone
-		err = &skep.Error{Op: "open catalog", Kind: skep.Damaged, Field: "catalog", Err: err}
-	}
-	return err
-}
-
-// create makes a new store on its devices. The root row comes last: until it is
-// there, there is no store.
-func (s *Store) create(ctx context.Context) (catalog.StoreState, error) {
-	o := &s.options
-	var id segment.StoreID
-	var secret segment.Secret
-	rand.Read(id[:])
-	rand.Read(secret[:])
-	if err := s.identify(id, secret); err != nil {
-		return catalog.StoreState{}, err
-	}
-	paths := o.Devices
-	if len(paths) == 0 {
-		for i := range o.DeviceCount {
-			paths = append(paths, filepath.Join(o.Dir, fmt.Sprintf("device-%d", i)))
-		}
-	}
-	n := len(paths)
-	s.limits.Limits = catalog.Limits{Known: true, Capacity: uint64(o.CapacityBytes), Devices: uint32(n)}
-	each := o.CapacityBytes / int64(n) &^ (layout.PageSize - 1)
-	reckon := each
-	if o.CapacityBytes == 0 {
-		reckon = o.reckonUncapped(paths)
-	}
-	var err error
-	if s.space.SegmentBytes, err = o.segmentFor(reckon, n); err != nil {
-		return catalog.StoreState{}, o.tooSmall(n, err)
-	}
-	initial := layout.Segments(each, s.space.SegmentBytes)
-	if o.CapacityBytes == 0 {
-		initial = max(1, int(min(firstBytes/int64(n), reckon)/s.space.SegmentBytes))
-	} else if initial < leastSegments {
-		return catalog.StoreState{}, o.tooSmall(n, nil)
-	}
-	for _, path := range paths { // before anything is made
-		if err := places.Free(path, o.customDevices); err != nil {
-			return catalog.StoreState{}, err
-		}
-	}
-	list := s.makingList()
-	if list != nil {
-		s.opening.made = append(s.opening.made, list.Path())
-	}
-	if err := list.Begin(paths); err != nil {
-		return catalog.StoreState{}, &skep.Error{Op: "create store", Kind: skep.Other, Field: list.Path(), Err: err}
-	}
-	defer s.unbrand()
-	b := s.catalog.NewBatch()
-	for i, path := range paths {
-		d, err := s.createDrive(ctx, i, n, path, layout.SegmentOffset(initial, s.space.SegmentBytes), each)
-		if err != nil {
-			return catalog.StoreState{}, err
-		}
-		s.members.Opened = append(s.members.Opened, d)
-		st := d.Row()
-		b.PutDevice(&st)
-	}
-	// Not from 1: the number of a namespace that a client kept is nobody's in another store at the same address.
-	var first [4]byte
-	rand.Read(first[:])
-	root := s.root.State(watermark.Numbers{Namespace: binary.LittleEndian.Uint32(first[:]) >> 2}, false)
-	b.PutStore(root)
-	if err = s.catalog.Commit(ctx, b, true); err != nil {
-		return root, err
-	}
-	s.opening.making = false
-	return root, list.End()
-}
-
-const (
-	// uncappedReckon is the largest device size from which a store without a cap derives its
-	// segments.
-	uncappedReckon = 4 << 30
-	// leastReckon is the smallest: its file system may have more room one day.
-	leastReckon = 16 << 20
-	// firstBytes is what all devices of a store without a cap begin with.
-	firstBytes = 64 << 20
-)
-
-// leastSegments is how many a device has at least where a cap says how large it may become: one is written,
-// one is cleaned, and one is free.
-const leastSegments = 3
-
-// segmentFor is the size of the segments of a new store on n devices of each bytes.
-func (o *Options) segmentFor(each int64, n int) (int64, error) {
-	if o.SegmentBytes > 0 {
-		return o.SegmentBytes, nil
-	}
-	return layout.SegmentFor(each, o.BlockBytes, n)
-}
-
-// tooSmall is the error of a cap that has no room for a store, with the least that has.
-func (o *Options) tooSmall(n int, why error) error {
-	fits := func(pages int) bool {
-		each := int64(pages) * layout.PageSize
-		seg, err := o.segmentFor(each, n)
-		return err == nil && layout.Segments(each, seg) >= leastSegments
-	}
-	most := 1
-	for !fits(most) && most < 1<<40 {
-		most *= 2
-	}
-	least := int64(sort.Search(most, fits)) * layout.PageSize * int64(n)
-	return &skep.Error{Op: "create store", Kind: skep.Invalid, Field: "capacity bytes", Value: o.CapacityBytes,
-		Err:   why,
-		Limit: fmt.Sprintf("at least %d for blocks of %d bytes on %d devices, or 0 for no cap", least, o.BlockBytes, n)}
-}
-
-// createDrive makes or takes over one device and writes its superblocks.
-func (s *Store) createDrive(ctx context.Context, i, n int, path string, size, limit int64) (*space.Drive, error) {
-	if err := places.Free(path, s.options.customDevices); err != nil {
-		return nil, err
-	}
-	_, err := os.Stat(path)
-	exists := err == nil
-	dev, err := s.options.OpenDevice(i, path, !exists, size)
-	if err != nil {
-		return nil, &skep.Error{Op: "create device", Kind: kindOfOpen(err), Field: path, Err: err}
-	}
-	if !exists {
-		s.opening.made = append(s.opening.made, path)
-	}
-	d := &space.Drive{Index: uint16(i), Path: path, Serial: dev.Info().Serial, SegBytes: s.space.SegmentBytes}
-	d.Use(dev)
-	rand.Read(d.ID[:])
-	if exists {
-		if err := segio.CheckBlank(ctx, dev, path); err != nil {
-			return d, errors.Join(err, dev.Close())
-		}
-	}
-	have := layout.Segments(dev.Size(), s.space.SegmentBytes)
-	if limit > 0 {
-		have = min(have, layout.Segments(limit, s.space.SegmentBytes))
-	}
-	d.Segments, d.Limit = have, have
-	if limit == 0 && !dev.Info().Raw {
-		d.Limit = space.Unlimited
-	}
-	if have < 1 {
-		return d, errors.Join(skep.Invalidf("create device", "size of "+path, dev.Size(),
-			fmt.Sprintf("at least %d", layout.SegmentOffset(1, s.space.SegmentBytes))), dev.Close())
-	}
-	if err := s.writeSuperblocks(ctx, d, n, 1); err != nil {
-		if exists {
-			err = errors.Join(err, s.takeBackName(d))
-		}
-		return d, errors.Join(err, dev.Close())
-	}
-	return d, nil
-}
-
-func (s *Store) writeSuperblocks(ctx context.Context, d *space.Drive, n int, sequence uint64) error {
-	d.Sequence = sequence
-	if d.Created.IsZero() {
-		d.Created = s.options.Wall()
-	}
-	segments := int(s.space.RowOf(d).Segments)
-	sb := segment.Superblock{
-		Sequence: sequence, Store: s.id, Device: d.ID, Serial: d.Serial, DeviceIndex: int(d.Index), DeviceCount: n,
-		DeviceBytes: layout.SegmentOffset(segments, s.space.SegmentBytes), SegmentBytes: s.space.SegmentBytes,
-		FirstSegment: layout.SegmentOffset(0, s.space.SegmentBytes), HashSecret: s.secret, Created: d.Created,
-		Capacity: int64(s.limits.Capacity), MadeCount: int(s.limits.Devices),
-	}
-	if err := segio.WriteSuperblocks(ctx, s.space.Durably(d), &sb); err != nil {
-		return &skep.Error{Op: "write superblock", Kind: skep.DeviceFailed, Field: d.Path, Err: err}
-	}
-	return nil
-}
-
-func kindOfOpen(err error) skep.Kind {
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
-		return skep.Missing
-	case errors.Is(err, device.ErrLocked):
-		return skep.Locked
-	case skep.KindOf(err) != skep.Other:
-		return skep.KindOf(err)
-	}
-	return skep.DeviceFailed
 }
 
 // allocate makes the memory the store works in.
 func (s *Store) allocate() error {
 	o := &s.options
 	var err error
-	if err = s.newArena(memory.Options{IO: o.IOBytes, Cache: o.CacheBytes,
-		MaxBlock: arenaBlock(o.IOBytes)}); err != nil {
+	if s.arena, err = pinned.New(memory.Options{IO: o.IOBytes, Cache: o.CacheBytes, MaxBlock: arenaBlock(o.IOBytes)},
+		s.members, s.log); err != nil {
 		return err
 	}
+	s.background.Go(func() { s.arena.Run(s.ctx) })
 	if o.CacheBytes > 0 {
-		if s.cache, err = memory.NewCache(s.arena, memory.CacheOptions{Now: o.Clock}); err != nil {
+		if s.cache, err = memory.NewCache(s.arena.Arena, memory.CacheOptions{Now: o.Clock}); err != nil {
 			return err
 		}
 	}
@@ -474,20 +177,20 @@ func (s *Store) run() {
 		w = runtime.GOMAXPROCS(0)
 	}
 	for _, d := range s.members.All() {
-		s.watchDrive(d)
+		s.space.Watch(d)
 	}
 	s.mends = scrub.New(scrub.Config{Names: s.names, Catalog: s.catalog, Index: s.index, Space: s.space, Root: s.root,
 		Entering: &s.logs.Entering,
-		Counts:   &s.count, Log: s.log, Bad: &s.badLog, Timeout: s.options.OpTimeout, Store: s.id, Host: mender{s}})
+		Counts:   &s.count, Log: s.log, Bad: &s.badLog, Timeout: s.options.OpTimeout, Store: s.opening.ID, Host: mender{s}})
 	s.restores.Start(restore.Parts{
 		Options: restore.Options{
 			Workers: w, OpTimeout: s.options.OpTimeout, CloseTimeout: s.options.closeTimeout, PrefetchBytes: s.options.PrefetchBytes,
 			ReadInPlace: s.options.ReadInPlace, FirstCome: s.options.FirstCome, Policy: s.options.RestorePolicy,
 		},
 		Source: s.source(), Context: s.ctx, Background: &s.background, Log: s.log, Clock: s.options.Clock,
-		Arena: s.arena, Cache: s.cache, Scarce: s.appends.Scarce, Index: s.index, Names: s.names, Count: &s.count,
+		Arena: s.arena.Arena, Cache: s.cache, Scarce: s.appends.Scarce, Index: s.index, Names: s.names, Count: &s.count,
 	})
-	s.background.Go(s.watchWear)
+	s.background.Go(func() { s.wear.Watch(s.closing, wearOf(s.members)) })
 	if s.profile != nil {
 		s.background.Go(func() { s.profile.Run(s.ctx) })
 	}
@@ -551,4 +254,36 @@ func (s *Store) advanceMark(ctx context.Context) error {
 	return s.root.Advance(ctx, s.catalog, func(ctx context.Context) error {
 		return s.space.FlushDrives(ctx, s.space.Unfenced())
 	})
+}
+
+// damagedCatalog says whether err tells of damage in the catalog's own files, which the
+// devices can make good.
+func damagedCatalog(err error) bool {
+	var e *skep.Error
+	if !errors.As(err, &e) || e.Kind != skep.Damaged {
+		return false
+	}
+	ops := []string{"catalog", "open catalog", "read store row", "read owner row", "list rows", "scan blocks", "scan group", "read block row", "read block rows"}
+	return slices.Contains(ops, e.Op) || e.Field == "catalog"
+}
+
+// newOpening makes what finds the store, or makes it.
+func (s *Store) newOpening() *opening.Opening {
+	o := &s.options
+	return opening.New(opening.Config{Context: s.ctx, Dir: o.Dir, CatalogDir: o.catalogDir(), NamedCatalog: o.CatalogDir,
+		Devices: o.Devices, Own: o.customDevices, Count: o.DeviceCount, Given: o.countGiven, Capacity: o.CapacityBytes,
+		SegmentBytes: o.SegmentBytes, BlockBytes: o.BlockBytes, Reckon: o.reckonUncapped, ReadOnly: o.ReadOnly,
+		MustExist: o.MustExist, NoRebuild: o.NoRebuild, NoStamp: o.noStamp, Refuse: o.Degraded == DegradedNever,
+		Whatever: o.Degraded == DegradedAlways, OpenDevice: o.OpenDevice, RemoveList: o.removeList, Timeout: o.OpTimeout,
+		Wall: o.Wall, Log: s.log, Room: s.catalogRoom, Root: s.root, Rows: s.rows, Settle: s.takeLimits,
+		Options: catalog.Options{FS: o.CatalogFS, CacheBytes: o.CatalogCacheBytes, Logger: o.Logger, OnFailure: s.rows.Fail,
+			Timeout: o.catalogWait, Patience: o.catalogScarce, MakeRoom: s.catalogRoom.Drop, Refuse: o.refuseCommits}})
+}
+
+// catalogDir is where the catalog is.
+func (o *Options) catalogDir() string {
+	if o.CatalogDir != "" {
+		return o.CatalogDir
+	}
+	return filepath.Join(o.Dir, "catalog")
 }

@@ -19,6 +19,7 @@ import (
 	"github.com/skepkv/skep/store/internal/crypt"
 	"github.com/skepkv/skep/store/internal/health"
 	"github.com/skepkv/skep/store/internal/namespaces"
+	"github.com/skepkv/skep/store/internal/opening"
 	"github.com/skepkv/skep/store/internal/paths"
 	"github.com/skepkv/skep/store/memory"
 )
@@ -350,10 +351,6 @@ func (o *Options) openFile(_ int, path string, create bool, size int64) (device.
 	return device.Open(path, opt)
 }
 
-// maxDevices is how many devices one store may have; a group names its devices in a
-// page and a location in eight bits.
-const maxDevices = 64
-
 // prepare fills in what is not given, and refuses what cannot be.
 func (o *Options) prepare() error {
 	o.countGiven = o.DeviceCount
@@ -394,12 +391,12 @@ func (o *Options) validate() error {
 	switch {
 	case o.Dir == "":
 		return skep.Invalidf(op, "dir", "empty", "a directory")
-	case len(o.Devices) > maxDevices:
-		return skep.Invalidf(op, "devices", len(o.Devices), fmt.Sprintf("1 to %d", maxDevices))
+	case len(o.Devices) > opening.MaxDevices:
+		return skep.Invalidf(op, "devices", len(o.Devices), fmt.Sprintf("1 to %d", opening.MaxDevices))
 	case o.TenantNamespaces < 1 || o.TenantNamespaces > namespaces.MaxNamespaces:
 		return skep.Invalidf(op, "tenant namespaces", o.TenantNamespaces, fmt.Sprintf("1 to %d", namespaces.MaxNamespaces))
-	case o.DeviceCount < 1 || o.DeviceCount > maxDevices:
-		return skep.Invalidf(op, "device count", o.DeviceCount, fmt.Sprintf("1 to %d", maxDevices))
+	case o.DeviceCount < 1 || o.DeviceCount > opening.MaxDevices:
+		return skep.Invalidf(op, "device count", o.DeviceCount, fmt.Sprintf("1 to %d", opening.MaxDevices))
 	case o.CapacityBytes < 0:
 		return skep.Invalidf(op, "capacity bytes", o.CapacityBytes, "0 or more")
 	case o.BlockBytes < 1 || o.BlockBytes > skep.MaxPartBytes:

@@ -103,7 +103,7 @@ func TestAPutIsAcceptedAfterThePurge(t *testing.T) {
 					p = skep.Purge{Salt: &sc}
 				}
 				require.NoError(t, s.Purge(ctx, p))
-				eventually(t, "all is swept", func() bool { return len(s.index.Dead()) == 0 && !s.sweeping.Load() })
+				eventually(t, "all is swept", func() bool { return len(s.index.Dead()) == 0 && !s.naming.Sweeping() })
 			})
 			requireNothingKept(t, s, sc)
 		})

@@ -86,16 +86,7 @@ func (s *Store) Want(ctx context.Context, r *skep.WantRequest) ([]skep.Want, err
 	if err != nil {
 		return nil, err
 	}
-	out := make([]skep.Want, len(r.Keys))
-	for i, k := range r.Keys {
-		fp := s.names.Fingerprint(ns.Instance, t, k)
-		if e, ok := s.index.Resolve(fp); ok && ns.Info.Chained && !s.unreadableCache(ns, fp, e) {
-			out[i] = skep.Want{Outcome: skep.Exists}
-			continue
-		}
-		out[i] = skep.Want{Wanted: true}
-	}
-	return out, nil
+	return s.lookups.Want(ns, t, r.Keys), nil
 }
 
 // Flush implements skep.Putter.
@@ -115,9 +106,9 @@ func (s *Store) Flush(ctx context.Context) error {
 func (s *Store) makeIngest() error {
 	o := &s.options
 	s.ingest = ingest.New(ingest.Config{Context: s.ctx, Closing: s.closing, Background: &s.background, Gate: s.gate, Names: s.names,
-		Keys: s.keys.Keys, Index: s.index, Rows: s.rows, Appends: s.appends, Puts: s.puts, Root: s.root, Arena: s.arena,
+		Keys: s.keys.Keys, Index: s.index, Rows: s.rows, Appends: s.appends, Puts: s.puts, Root: s.root, Arena: s.arena.Arena,
 		Cache: s.cache, CacheBytes: o.CacheBytes, OpenBytes: o.WriterBytes,
-		Count: &s.count, Log: s.log, GivesWay: s.givesWay})
+		Count: &s.count, Log: s.log, GivesWay: s.lookups.GivesWay})
 	if o.Admission == admission.All || o.ReadOnly {
 		return nil
 	}

@@ -32,10 +32,11 @@ func TestRebuildInLittleMemory(t *testing.T) {
 	rows := func(memory int) (map[layout.Location]string, RebuildReport) {
 		s := newStore(o)
 		defer func() { require.NoError(t, s.abandon()) }()
-		require.NoError(t, s.findDrives(testContext(t)))
+		require.NoError(t, s.opening.Drives(testContext(t)))
 		s.catalog, err = catalog.Open(t.TempDir(), catalog.Options{Logger: o.Logger})
 		require.NoError(t, err)
-		in := s.rebuildInput(nil)
+		s.opening.Catalog = s.catalog
+		in := s.opening.Input(nil)
 		in.RowBytes = memory
 		rep, err := rebuild.Run(testContext(t), in)
 		require.NoError(t, err)

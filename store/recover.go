@@ -11,10 +11,13 @@ import (
 	"github.com/skepkv/skep/store/internal/appender"
 	"github.com/skepkv/skep/store/internal/clean"
 	"github.com/skepkv/skep/store/internal/commit"
+	"github.com/skepkv/skep/store/internal/crypt"
 	"github.com/skepkv/skep/store/internal/devlog"
 	"github.com/skepkv/skep/store/internal/intents"
-	"github.com/skepkv/skep/store/internal/leases"
+	"github.com/skepkv/skep/store/internal/keybook"
+	"github.com/skepkv/skep/store/internal/lookup"
 	"github.com/skepkv/skep/store/internal/namespaces"
+	"github.com/skepkv/skep/store/internal/naming"
 	"github.com/skepkv/skep/store/internal/observe"
 	"github.com/skepkv/skep/store/internal/recovery"
 	"github.com/skepkv/skep/store/internal/sidecar"
@@ -31,11 +34,16 @@ func (s *Store) recover(ctx context.Context, root catalog.StoreState) error {
 	// Numbers given out after the root row was last written are skipped over.
 	s.root.Load(root)
 	s.space.Pass(root.NextGroup)
-	s.names = namespaces.NewTable(s.secret)
+	keys, err := crypt.NewKeys(s.opening.ID, s.options.EncryptionKeys)
+	if err != nil {
+		return err
+	}
+	s.keys = keybook.New(s.ctx, keys, s.log, s.options.ReadOnly, s.options.OpTimeout)
+	s.names = namespaces.NewTable(s.opening.Secret)
 	s.sidecars = sidecar.New(s.catalog, s.names, s.keys.Keys, s.rows, s.log)
 	load := recovery.New(recovery.Config{Catalog: s.catalog, Names: s.names, Space: s.space, Members: s.members,
-		Root: s.root, Keys: s.keys, Secret: s.secret, Log: s.log, ReadOnly: s.options.ReadOnly,
-		Alone: s.lock != nil || s.opening.exclusive, WithoutKeys: s.options.WithoutKeys,
+		Root: s.root, Keys: s.keys, Secret: s.opening.Secret, Log: s.log, ReadOnly: s.options.ReadOnly,
+		Alone: s.opening.Lock != nil || s.opening.Exclusive, WithoutKeys: s.options.WithoutKeys,
 		Whatever: s.options.Degraded == DegradedAlways, Timeout: s.options.OpTimeout})
 	if err := errors.Join(load.Namespaces(ctx), s.keys.Open(ctx, s.catalog, s.names)); err != nil {
 		return err
@@ -52,14 +60,14 @@ func (s *Store) recover(ctx context.Context, root catalog.StoreState) error {
 	if err := s.makeIndex(); err != nil {
 		return err
 	}
-	s.events = observe.NewEvents(eventsEpoch(s.id, s.epoch), s.options.EventBuffer, s.options.Wall)
+	s.events = observe.NewEvents(eventsEpoch(s.opening.ID, s.epoch), s.options.EventBuffer, s.options.Wall)
 	promised := intents.New(s.root)
 	s.rows.Open(commit.Parts{Context: s.ctx, Closing: s.closing, Catalog: s.catalog, Names: s.names, Index: s.index,
 		Space: s.space, Root: s.root, Cache: s.cache, Sidecars: s.sidecars, Keys: s.keys, Intents: promised, Puts: s.puts,
 		Events: s.events, Count: &s.count, Bad: &s.badLog, Exact: s.options.Policy != "cost",
 		Harden: max(s.options.FlushInterval/100, 5*time.Millisecond)})
 	s.appends = appender.New(appender.Config{Space: s.space, Rows: s.rows, Root: s.root, Index: s.index, Puts: s.puts,
-		Arena: s.arena, Scarce: memory.NewScarce(), Count: &s.count, Log: s.log, Full: s.catalogRoom.Full,
+		Arena: s.arena.Arena, Scarce: memory.NewScarce(), Count: &s.count, Log: s.log, Full: s.catalogRoom.Full,
 		IOBytes: s.options.IOBytes, SpaceTimeout: s.options.SpaceTimeout, OpTimeout: s.options.OpTimeout})
 	if err := s.makeIngest(); err != nil {
 		return err
@@ -67,6 +75,9 @@ func (s *Store) recover(ctx context.Context, root catalog.StoreState) error {
 	s.logs = devlog.New(devlog.Config{Context: s.ctx, Catalog: s.catalog, Names: s.names, Index: s.index, Space: s.space,
 		Rows: s.rows, Root: s.root, Puts: s.puts, Appends: s.appends, Intents: promised, Log: s.log,
 		SpaceTimeout: s.options.SpaceTimeout})
+	s.naming = naming.New(naming.Config{Context: s.ctx, Closing: s.closing, Background: &s.background, Catalog: s.catalog,
+		Names: s.names, Keys: s.keys, Index: s.index, Root: s.root, Rows: s.rows, Logs: s.logs, Events: s.events,
+		Wait: 2 * s.options.OpTimeout, PerTenant: s.options.TenantNamespaces, Wall: s.options.Wall})
 	s.cleaner = s.newCleaner()
 	s.moving = s.newMover()
 	doubtful, err := load.Blocks(ctx, root, s.index)
@@ -78,13 +89,13 @@ func (s *Store) recover(ctx context.Context, root catalog.StoreState) error {
 		return nil
 	}
 	b := s.catalog.NewBatch()
-	if err := s.claim(b); err != nil {
+	if err := s.opening.Claim(b); err != nil {
 		return err
 	}
 	if err := s.root.Save(ctx, s.catalog, b, true); err != nil {
 		return err
 	}
-	s.stampOwner(ctx, s.members.Opened...)
+	s.opening.Stamp(ctx, s.members.Opened...)
 	if err := load.Verify(ctx, doubtful); err != nil {
 		return err
 	}
@@ -92,11 +103,11 @@ func (s *Store) recover(ctx context.Context, root catalog.StoreState) error {
 		return err
 	}
 	b = s.catalog.NewBatch()
-	changed, err := load.Agree(ctx, b, s.logs, root.Clean, s.opening.relog)
+	changed, err := load.Agree(ctx, b, s.logs, root.Clean, s.opening.Relog)
 	if err != nil || !changed {
 		return err
 	}
-	s.opening.relog = false
+	s.opening.Relog = false
 	return s.root.Save(ctx, s.catalog, b, true)
 }
 
@@ -105,11 +116,8 @@ func (s *Store) newCleaner() *clean.Cleaner {
 	var noted time.Time
 	return clean.New(clean.Config{Context: s.ctx, Closing: s.closing, Catalog: s.catalog, Names: s.names, Index: s.index,
 		Space: s.space, Rows: s.rows, Root: s.root, Appends: s.appends, Logs: s.logs, Count: &s.count, Log: s.log,
-		Clock: s.options.Clock, Tight: s.indexTight, Exact: s.options.Policy != "cost", SpaceTimeout: s.options.SpaceTimeout,
-		Expire: func(now time.Time) {
-			s.leases.Expire(now)
-			s.pins.Expire(now)
-		},
+		Clock: s.options.Clock, Tight: func() bool { return indexTight(s.index, s.options.IndexBytes) }, Exact: s.options.Policy != "cost", SpaceTimeout: s.options.SpaceTimeout,
+		Expire: s.lookups.Expire,
 		Sweep: func() {
 			noted = s.noteTime(noted)
 			if err := s.sidecars.Sweep(s.ctx); err != nil {
@@ -153,7 +161,9 @@ func (s *Store) makeIndex() (err error) {
 	if groups, _ := s.space.Count(); groups > 0 {
 		s.index.SetClock(recovery.Ticks)
 	}
-	s.leases, s.pins = leases.New(s.index), leases.NewPins(s.index)
+	s.lookups = lookup.New(lookup.Config{Names: s.names, Index: s.index, Rows: s.rows, Space: s.space, Members: s.members,
+		Puts: s.puts, Cache: s.cache, Restores: &s.restores, Count: &s.count, Profile: s.profile, Clock: o.Clock,
+		Epoch: s.epoch})
 	for name, bytes := range o.TenantBytes {
 		if err := s.index.SetShare(s.names.TenantNumber(name), bytes); err != nil {
 			return err

@@ -348,7 +348,7 @@ func TestBlockBytesFollowsWhatIsStored(t *testing.T) {
 	require.EqualValues(t, 3*8*3000, stored())
 	require.NoError(t, s.Purge(ctx, skep.Purge{Namespace: purged.Namespace}))
 	require.EqualValues(t, 2*8*3000, stored())
-	s.sweep() // what the index is told of it changes nothing
+	s.naming.Sweep() // what the index is told of it changes nothing
 	require.EqualValues(t, 2*8*3000, stored())
 	requireOutcome(t, skep.Committed, putRun(t, s, purged, keys[:2], 3000))
 	n, err := s.Delete(ctx, kept, keys[5:])

@@ -47,7 +47,7 @@ func Verify(ctx context.Context, o Options, v VerifyOptions) (rep VerifyReport, 
 	rep = VerifyReport{Faults: []Fault{}, Deep: v.Deep}
 	v.Progress("opening")
 	s := newStore(o)
-	s.opening.exclusive = true
+	s.opening.Exclusive = true
 	if err := s.open(ctx); err != nil {
 		s.discardOpen()
 		if ctx.Err() != nil {
@@ -60,7 +60,7 @@ func Verify(ctx context.Context, o Options, v VerifyOptions) (rep VerifyReport, 
 	s.run()
 	err = verify.Run(ctx, verify.Input{Names: s.names, Catalog: s.catalog, Index: s.index, Space: s.space,
 		Sidecars: s.sidecars,
-		Scrubber: s.mends, Store: s.id, Host: verified{s, v.Rate}, Deep: v.Deep, Progress: v.Progress, Report: &rep})
+		Scrubber: s.mends, Store: s.opening.ID, Host: verified{s, v.Rate}, Deep: v.Deep, Progress: v.Progress, Report: &rep})
 	err = errors.Join(err, s.Close())
 	rep.Sound = err == nil && len(rep.Faults) == 0
 	rep.Seconds = time.Since(start).Seconds()
@@ -118,10 +118,11 @@ func (h verified) Rebuild(ctx context.Context) (*verify.Rebuilt, error) {
 	}
 	r := newStore(o)
 	out := &verify.Rebuilt{Close: func() error { return errors.Join(r.abandon(), os.RemoveAll(dir)) }}
-	if out.Err = r.findDrives(ctx); out.Err != nil {
+	if out.Err = r.opening.Drives(ctx); out.Err != nil {
 		return out, nil
 	}
-	found, err := r.rebuildInto(ctx, dir, true, nil)
+	found, err := r.opening.RebuildInto(ctx, dir, true, nil)
+	r.catalog = r.opening.Catalog
 	out.Err, out.Faults = err, found.Faults
 	out.Rows = func(ctx context.Context, visit func(layout.Location, []byte) error) error {
 		return r.catalog.ScanBlocks(ctx, 1, func(_ int, l layout.Location, row []byte) error { return visit(l, row) })

@@ -6,7 +6,6 @@ import (
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/index"
-	"github.com/skepkv/skep/store/internal/leases"
 	"github.com/skepkv/skep/store/internal/locate"
 	"github.com/skepkv/skep/store/internal/namespaces"
 	"github.com/skepkv/skep/store/internal/restore"
@@ -33,13 +32,10 @@ func (o source) Hold(tenant uint16, bytes int64) (int64, error) {
 }
 func (o source) LetGo(tenant uint16, bytes int64) { o.s.calls.Leave(tenant, bytes) }
 
-func (o source) Leased(a *restore.Asked) int {
-	return o.s.leases.Covered(a.Lease, leases.Chain{Instance: a.NS.Instance, Tag: a.Tag, Blocks: len(a.Keys),
-		At: func(n int) index.Fingerprint { return o.s.names.Fingerprint(a.NS.Instance, a.Tag, a.Keys[n-1]) }}, o.s.options.Clock())
-}
+func (o source) Leased(a *restore.Asked) int { return o.s.lookups.Covered(a) }
 
 func (o source) PayloadOf(ns *namespaces.Namespace, fp index.Fingerprint, e index.Entry) int64 {
-	return o.s.payloadOf(ns, fp, e)
+	return o.s.lookups.PayloadOf(ns, fp, e)
 }
 
 func (o source) Drives() iter.Seq[restore.Drive] {
@@ -54,7 +50,7 @@ func (o source) Drives() iter.Seq[restore.Drive] {
 
 func (o source) Used(fp index.Fingerprint, t skep.Tier) {
 	o.s.index.Touch(fp)
-	o.s.programs.Restored(fp)
+	o.s.lookups.Programs.Restored(fp)
 	if t == skep.TierDRAM {
 		o.s.ingest.Filter.Use(fp)
 	}

@@ -16,12 +16,13 @@ func (s *Store) Stats(ctx context.Context) (skep.Stats, error) {
 	defer s.gate.Leave()
 	st := skep.Stats{
 		Opened: s.opened, Epoch: s.events.Epoch(), State: s.state(),
-		Blocks: int64(s.index.Stats().Blocks), CapacityBytes: s.options.CapacityBytes, Overloaded: s.overloaded(),
+		Blocks: int64(s.index.Stats().Blocks), CapacityBytes: s.options.CapacityBytes,
 	}
+	_, st.Overloaded = s.calls.Under()
 	s.count.Fill(&st)
 	st.TwoPointers, st.Prefetch = s.restores.TwoPointers(), s.restores.Prefetch()
 	st.TwoPointers.BoundaryPut = s.count.BoundaryPut.Load()
-	st.Leases, st.LeasedBytes = s.leases.Held(s.options.Clock())
+	st.Leases, st.LeasedBytes = s.lookups.Leases.Held(s.options.Clock())
 	st.Groups, st.FreeGroups = s.space.Count()
 	st.BlockBytes = s.names.Stored()
 	for i, d := range s.members.All() {
@@ -54,18 +55,13 @@ func (s *Store) Stats(ctx context.Context) (skep.Stats, error) {
 	}
 	st.Admission = s.ingest.Filter.Stats()
 	st.Reuse = s.reuseStats(st.Blocks, st.BlockBytes, st.DeviceBytes)
-	st.Tenants, st.Programs, st.Work = s.tenantStats(), s.programs.Snapshot(), s.works.Snapshot()
+	st.Tenants, st.Programs, st.Work = s.tenantStats(), s.lookups.Programs.Snapshot(), s.works.Snapshot()
 	st.Memory = s.memoryTable()
 	return st, nil
 }
 
 // catalogMemory is that of its memtables, see package catalog.
 const catalogMemory = 4 * 32 << 20
-
-func (s *Store) overloaded() int64 {
-	_, refused := s.calls.Under()
-	return refused
-}
 
 // reuseStats is the profile beside what the store has room for.
 func (s *Store) reuseStats(blocks, blockBytes, deviceBytes int64) skep.ReuseStats {

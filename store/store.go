@@ -5,7 +5,6 @@ import (
 	"log/slog"
 	"strconv"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/skepkv/skep"
@@ -16,16 +15,18 @@ import (
 	"github.com/skepkv/skep/store/internal/clean"
 	"github.com/skepkv/skep/store/internal/commit"
 	"github.com/skepkv/skep/store/internal/devlog"
-	"github.com/skepkv/skep/store/internal/dirlock"
 	"github.com/skepkv/skep/store/internal/gate"
 	"github.com/skepkv/skep/store/internal/ingest"
 	"github.com/skepkv/skep/store/internal/keybook"
-	"github.com/skepkv/skep/store/internal/leases"
 	"github.com/skepkv/skep/store/internal/limits"
+	"github.com/skepkv/skep/store/internal/lookup"
 	"github.com/skepkv/skep/store/internal/members"
 	"github.com/skepkv/skep/store/internal/moving"
 	"github.com/skepkv/skep/store/internal/namespaces"
+	"github.com/skepkv/skep/store/internal/naming"
 	"github.com/skepkv/skep/store/internal/observe"
+	"github.com/skepkv/skep/store/internal/opening"
+	"github.com/skepkv/skep/store/internal/pinned"
 	"github.com/skepkv/skep/store/internal/puts"
 	"github.com/skepkv/skep/store/internal/restore"
 	"github.com/skepkv/skep/store/internal/room"
@@ -34,7 +35,6 @@ import (
 	"github.com/skepkv/skep/store/internal/space"
 	"github.com/skepkv/skep/store/internal/watermark"
 	"github.com/skepkv/skep/store/memory"
-	"github.com/skepkv/skep/store/segment"
 )
 
 // Store is the embedded engine: a skep.Store on devices. Make it with Open.
@@ -43,55 +43,34 @@ import (
 type Store struct {
 	options Options
 	log     *slog.Logger
-	opened  time.Time
-	lock    *dirlock.Lock
-	limits  madeWith
-	places  *Places // where its devices are; nil in tests with devices of their own
-	id      segment.StoreID
+	lifetime
+	thisRun
+	held
+	telling
+	whose
+	upkeep
 
-	catalog *catalog.Catalog
-	names   *namespaces.Table
-	index   *index.Index
-	arena   *memory.Arena
-	cache   *memory.Cache // nil without a DRAM tier
-	space   *space.Table
-	events  *observe.Events
-	cleaner *clean.Cleaner
-	members *members.Set
-	moving  *moving.Mover
-
-	rows        *commit.Rows // and of the index: what changes them
-	appends     *appender.Appender
-	logs        *devlog.Log
+	catalog     *catalog.Catalog
 	catalogRoom *room.Room
-	puts        *puts.Table
-	count       observe.Counts
-	leases      *leases.Table
-	pins        *leases.Pins
-	pinned      pinning
-	metrics     *observe.Collector // nil without a registerer
-	ingest      *ingest.Writer
-	profile     *observe.Profile // of reuse; nil: none
-	programs    observe.Programs
-	works       observe.Works
-	calls       limits.Calls
-	restores    restore.Restorer
-	wear        observe.Wear
-	admin       *admin.Server // nil: none
-	logTail     *observe.LogTail
+	opening     *opening.Opening // how it was found or made, and which store it is
+	root        *watermark.Root  // numbers, and the row that keeps them
+	members     *members.Set
+	space       *space.Table
+	index       *index.Index
 
-	opening  opening
-	root     *watermark.Root // numbers, and the row that keeps them
-	sweeping atomic.Bool     // see sweep
+	rows     *commit.Rows // and of the index: what changes them
+	appends  *appender.Appender
+	logs     *devlog.Log
+	puts     *puts.Table
+	ingest   *ingest.Writer
+	lookups  *lookup.Finder
+	restores restore.Restorer
 	sidecars *sidecar.Rows
-	mends    *scrub.Scrubber
-	badLog   observe.Seldom // lines about wrong bytes
-	naming   limits.Turn    // makes and purges namespaces; before space.opening
-	epoch    uint64
-	lead     time.Duration // of Lasting before now
-	secret   segment.Secret
-	keys     *keybook.Book // of tenants whose payload is encrypted; made once the store's id is known
+	admin    *admin.Server // nil: none
+}
 
+// lifetime is how long a store lives, and what ends it.
+type lifetime struct {
 	ctx        context.Context // ends with Close
 	cancel     context.CancelFunc
 	closing    chan struct{}
@@ -102,14 +81,44 @@ type Store struct {
 	background sync.WaitGroup
 }
 
-// opening is what an open knows of itself until it is over.
-type opening struct {
-	exclusive bool     // read-only, and nobody else has it open
-	relog     bool     // a rebuild left it to this open to log what only the catalog knows
-	aside     bool     // the catalog that is there is to be set aside
-	known     []string // where it said that devices are
-	making    bool     // a store is being made, or could not be
-	made      []string // files and directories this call made
+// thisRun is which open this is.
+type thisRun struct {
+	opened time.Time
+	epoch  uint64
+	lead   time.Duration // of Lasting before now
+}
+
+// held is the memory a store works in, and what its callers may keep of it.
+type held struct {
+	arena *pinned.Arena
+	cache *memory.Cache // nil without a DRAM tier
+	calls limits.Calls
+}
+
+// telling is what a store says of itself.
+type telling struct {
+	events  *observe.Events
+	count   observe.Counts
+	metrics *observe.Collector // nil without a registerer
+	profile *observe.Profile   // of reuse; nil: none
+	works   observe.Works
+	wear    observe.Wear
+	logTail *observe.LogTail
+	badLog  observe.Seldom // lines about wrong bytes
+}
+
+// whose is the namespaces and tenants of a store.
+type whose struct {
+	names  *namespaces.Table
+	naming *naming.Namer
+	keys   *keybook.Book // of tenants whose payload is encrypted; made once the store's id is known
+}
+
+// upkeep is what works on blocks that nobody asks for.
+type upkeep struct {
+	cleaner *clean.Cleaner
+	moving  *moving.Mover
+	mends   *scrub.Scrubber
 }
 
 var _ skep.Store = (*Store)(nil)
@@ -129,8 +138,8 @@ func (s *Store) state() string {
 
 // rootRow is what the root row says besides numbers.
 func (s *Store) rootRow() (st catalog.StoreState) {
-	st.StoreID, st.Secret = s.id, s.secret
-	st.Epoch, st.Relog, st.Limits = s.epoch, s.opening.relog, s.limits.Limits
+	st.StoreID, st.Secret = s.opening.ID, s.opening.Secret
+	st.Epoch, st.Relog, st.Limits = s.epoch, s.opening.Relog, s.opening.Limits
 	st.Lasting = uint64(max(s.Lasting().UnixMilli(), 0))
 	st.NextGroup = s.space.Last()
 	return st

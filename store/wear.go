@@ -2,18 +2,19 @@ package store
 
 import (
 	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/store/internal/members"
 	"github.com/skepkv/skep/store/internal/observe"
 	"github.com/skepkv/skep/store/internal/space"
 )
 
-// watchWear asks the drives how worn they are, until the store closes.
-func (s *Store) watchWear() {
-	s.wear.Watch(s.closing, func() (list []skep.WearStats) {
-		for _, d := range s.members.All() {
+// wearOf asks the drives how worn they are.
+func wearOf(drives *members.Set) func() []skep.WearStats {
+	return func() (list []skep.WearStats) {
+		for _, d := range drives.All() {
 			list = append(list, askWear(d))
 		}
 		return list
-	})
+	}
 }
 
 func askWear(d *space.Drive) skep.WearStats {

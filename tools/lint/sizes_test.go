@@ -15,9 +15,9 @@ import (
 // most says how large things may be. It only falls: whoever moves something out writes the new figure, rounded up, so
 // that a small addition need not touch it.
 var most = map[string]int{
-	"fields of store.Store":    55,
-	"methods of *store.Store":  162,
-	"lines of store":           5950,
+	"fields of store.Store":    24,
+	"methods of *store.Store":  81,
+	"lines of store":           3600,
 	"lines of store/storetest": 6400,
 	"lines of wire":            4250,
 	"lines of any other":       6000,

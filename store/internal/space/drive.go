@@ -148,3 +148,19 @@ func (d *Drive) Row() catalog.DeviceState {
 	return catalog.DeviceState{Index: d.Index, ID: d.ID, Serial: d.Serial, Path: path, Size: d.Dev.Size(),
 		SegmentBytes: d.SegBytes, Segments: uint32(d.Segments)}
 }
+
+// Watch has a drive that fails fenced without waiting for the monitor.
+func (t *Table) Watch(d *Drive) {
+	d.Fence = func(err error) { t.Fence(d, err) }
+	d.Flush.OnFailure(d.Fence)
+}
+
+// HealAgain is called when a drive that was lost is back: should it be lost again,
+// its groups are to be looked at again.
+func (t *Table) HealAgain(d *Drive) {
+	for _, g := range t.Groups() {
+		if g.Has(d) {
+			g.Healed.Store(false)
+		}
+	}
+}

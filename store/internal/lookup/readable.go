@@ -1,4 +1,4 @@
-package store
+package lookup
 
 import (
 	"slices"
@@ -20,18 +20,18 @@ import (
 // were not stored. While all drives can be read this costs a look at each of them.
 
 // allReadable says whether what any drive holds can be read.
-func (s *Store) allReadable() bool {
-	return !slices.ContainsFunc(s.members.All(), func(d *space.Drive) bool { return !d.Removed.Load() && d.Standing.Unreadable() })
+func (l *Finder) allReadable() bool {
+	return !slices.ContainsFunc(l.Members.All(), func(d *space.Drive) bool { return !d.Removed.Load() && d.Standing.Unreadable() })
 }
 
 // readablePrefix is how many of the first n keys of a lookup can be read now.
-func (s *Store) readablePrefix(ns *namespaces.Namespace, t namespaces.Tag, keys []skep.Key, n int) int {
-	if s.allReadable() {
+func (l *Finder) readablePrefix(ns *namespaces.Namespace, t namespaces.Tag, keys []skep.Key, n int) int {
+	if l.allReadable() {
 		return n
 	}
 	for i := range n {
-		fp := s.names.Fingerprint(ns.Instance, t, keys[i])
-		if e, ok := s.index.Resolve(fp); !ok || !s.readable(ns, fp, e) {
+		fp := l.Names.Fingerprint(ns.Instance, t, keys[i])
+		if e, ok := l.Index.Resolve(fp); !ok || !l.readable(ns, fp, e) {
 			return i
 		}
 	}
@@ -40,33 +40,33 @@ func (s *Store) readablePrefix(ns *namespaces.Namespace, t namespaces.Tag, keys 
 
 // unreadableCache says whether a block is of class Cache and cannot be read now: who has
 // its bytes had better store them again, as after any other miss.
-func (s *Store) unreadableCache(ns *namespaces.Namespace, fp index.Fingerprint, e index.Entry) bool {
-	return ns.Info.Class == skep.Cache && !s.allReadable() && !s.readable(ns, fp, e)
+func (l *Finder) unreadableCache(ns *namespaces.Namespace, fp index.Fingerprint, e index.Entry) bool {
+	return ns.Info.Class == skep.Cache && !l.allReadable() && !l.readable(ns, fp, e)
 }
 
-// givesWay forgets such a block for one that is about to be put in its place.
-func (s *Store) givesWay(ns *namespaces.Namespace, fp index.Fingerprint, e index.Entry) bool {
-	if !s.unreadableCache(ns, fp, e) {
+// GivesWay forgets such a block for one that is about to be put in its place.
+func (l *Finder) GivesWay(ns *namespaces.Namespace, fp index.Fingerprint, e index.Entry) bool {
+	if !l.unreadableCache(ns, fp, e) {
 		return false
 	}
 	loc := layout.Unpack(e.Location)
-	g := s.space.Find(loc.Group)
-	rec, err := s.rows.Record(fp, e)
+	g := l.Space.Find(loc.Group)
+	rec, err := l.Rows.Record(fp, e)
 	if g == nil || err != nil {
 		return false
 	}
-	s.rows.Forget(g, fp, loc, &rec)
+	l.Rows.Forget(g, fp, loc, &rec)
 	return true
 }
 
 // readable says whether a block can be read now: from the DRAM tier, or from drives that
 // have a copy of each of its pieces.
-func (s *Store) readable(ns *namespaces.Namespace, fp index.Fingerprint, e index.Entry) bool {
+func (l *Finder) readable(ns *namespaces.Namespace, fp index.Fingerprint, e index.Entry) bool {
 	loc := layout.Unpack(e.Location)
 	if e.Location == 0 || loc.Device == space.InlineDevice {
 		return true
 	}
-	g := s.space.Find(loc.Group)
+	g := l.Space.Find(loc.Group)
 	if g == nil {
 		return true // it has just been moved
 	}
@@ -83,12 +83,12 @@ func (s *Store) readable(ns *namespaces.Namespace, fp index.Fingerprint, e index
 		return true
 	}
 	copies := []layout.Location{loc}
-	if ns.Info.Copies > 1 || s.cache != nil {
-		rec, err := s.rows.Record(fp, e)
+	if ns.Info.Copies > 1 || l.Cache != nil {
+		rec, err := l.Rows.Record(fp, e)
 		if err != nil {
 			return true // it has just been moved, or its row cannot be read: who restores it is told
 		}
-		if s.cache != nil && !slices.ContainsFunc(rec.Parts, func(p segment.RecordPart) bool { return !s.cache.Has(memory.IDOf(fp, p.Name)) }) {
+		if l.Cache != nil && !slices.ContainsFunc(rec.Parts, func(p segment.RecordPart) bool { return !l.Cache.Has(memory.IDOf(fp, p.Name)) }) {
 			return true
 		}
 		copies = rec.Copies

@@ -1,0 +1,88 @@
+package lookup
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/index"
+	"github.com/skepkv/skep/store/internal/namespaces"
+)
+
+// CheckHint refuses a hint that is out of its limits.
+func CheckHint(op string, h skep.Hint) error {
+	for _, f := range []struct {
+		field string
+		d     time.Duration
+		max   time.Duration
+	}{{"pin", h.Pin, skep.MaxPin}, {"next use", h.NextUse, 365 * 24 * time.Hour}, {"ttl", h.TTL, 365 * 24 * time.Hour}} {
+		if f.d < 0 || f.d > f.max {
+			return skep.Invalidf(op, f.field, f.d, fmt.Sprintf("0 to %v", f.max))
+		}
+	}
+	if h.Steps < 0 || h.Steps > 1<<20 {
+		return skep.Invalidf(op, "steps", h.Steps, fmt.Sprintf("0 to %d", 1<<20))
+	}
+	if len(h.Program) > skep.MaxNameSize {
+		return skep.Invalidf(op, "program length in bytes", len(h.Program), skep.MaxNameSize)
+	}
+	return nil
+}
+
+// Hint hands a hint to the index, block by block, and to prefetches. It says how many of the blocks there are.
+func (l *Finder) Hint(ns *namespaces.Namespace, t namespaces.Tag, sc skep.Scope, keys []skep.Key, h skep.Hint) (
+	int, error,
+) {
+	fps := make([]index.Fingerprint, len(keys))
+	for i, k := range keys {
+		fps[i] = l.Names.Fingerprint(ns.Instance, t, k)
+	}
+	n, err := l.applyHint(ns, fps, h)
+	if err == nil && n > 0 {
+		l.Restores.Hint(ns, t, sc, keys, h)
+	}
+	return n, err
+}
+
+// applyHint hands a hint to the index, block by block.
+func (l *Finder) applyHint(ns *namespaces.Namespace, fps []index.Fingerprint, h skep.Hint) (int, error) {
+	now := l.Clock()
+	n := 0
+	l.Programs.Hinted(h.Program, fps)
+	for _, fp := range fps {
+		if _, ok := l.Index.Resolve(fp); ok {
+			n++
+		}
+	}
+	row := index.Hint{Drop: h.Drop}
+	if h.NextUse > 0 {
+		row.NextUse = now.Add(h.NextUse)
+	}
+	if h.TTL > 0 {
+		row.Until = now.Add(h.TTL)
+	}
+	if h.Steps > 0 {
+		row.Steps = uint16(min(h.Steps, 1<<16-1))
+		if row.Until.IsZero() {
+			row.Until = now.Add(stepsLife)
+		}
+	}
+	for _, fp := range fps {
+		if row == (index.Hint{}) {
+			break
+		}
+		if err := l.Index.SetHint(now, fp, row); err != nil && skep.KindOf(err) != skep.NotFound {
+			return n, err
+		}
+	}
+	if h.Pin > 0 { // last: where there is an error, nothing is pinned
+		bytes := func(fp index.Fingerprint, e index.Entry) int64 { return l.PayloadOf(ns, fp, e) }
+		if err := l.Pins.Pin(ns.Tenant, fps, now, now.Add(h.Pin), bytes); err != nil {
+			return 0, err
+		}
+	}
+	return n, nil
+}
+
+// stepsLife is how long steps to execution are believed without a time to live.
+const stepsLife = 10 * time.Minute

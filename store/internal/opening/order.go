@@ -1,0 +1,244 @@
+package opening
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"path/filepath"
+	"slices"
+	"sort"
+	"strconv"
+
+	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/layout"
+	"github.com/skepkv/skep/store/catalog"
+	"github.com/skepkv/skep/store/device"
+	"github.com/skepkv/skep/store/internal/members"
+	"github.com/skepkv/skep/store/internal/segio"
+	"github.com/skepkv/skep/store/internal/space"
+	"github.com/skepkv/skep/store/segment"
+)
+
+// Drives opens the devices of a store that has no catalog, and takes from their
+// superblocks what it must know.
+func (p *Opening) Drives(ctx context.Context) error {
+	const op = "rebuild"
+	paths, err := p.allDevicePaths(ctx)
+	if err != nil {
+		return err
+	}
+	if p.Own {
+		for i := len(paths); i < p.Count; i++ {
+			paths = append(paths, filepath.Join(p.Dir, fmt.Sprintf("device-%d", i)))
+		}
+	}
+	if len(paths) == 0 {
+		return &skep.Error{Op: op, Kind: skep.Missing, Field: "devices", Value: p.Dir, Limit: "device files in it, or their paths"}
+	}
+	var count int
+	var newest uint64
+	p.ID = storeOfMost(paths)
+	var strange []error
+	for i, path := range paths {
+		d := &space.Drive{Path: path}
+		sb, err := p.meet(ctx, i, d)
+		if errors.Is(err, fs.ErrPermission) { // it may be whole
+			return err
+		}
+		if err != nil && goesOn(err) && (!p.Own || p.Whatever) {
+			p.Log.Error("not one of the store's devices that can be read", "path", path, "error", err)
+			strange = append(strange, err)
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		switch { // the newest knows how many there are since devices were added or removed, and the cap
+		case sb.Sequence > newest:
+			newest, count = sb.Sequence, sb.DeviceCount
+			p.Limits = catalog.Limits{Known: sb.MadeCount > 0, Capacity: uint64(sb.Capacity), Devices: uint32(sb.MadeCount)}
+		case sb.Sequence == newest:
+			count = max(count, sb.DeviceCount)
+		}
+	}
+	if len(p.Members.Opened) == 0 {
+		return &skep.Error{Op: op, Kind: skep.Missing, Field: "devices", Value: 0, Limit: "at least one that can be read", Err: errors.Join(strange...)}
+	}
+	return p.order(ctx, count, strange)
+}
+
+// storeOfMost is the store of most of the devices: what else lies among them is not its.
+func storeOfMost(paths []string) (id segment.StoreID) {
+	most, of := 0, map[segment.StoreID]int{}
+	for _, p := range paths {
+		sb, err := segio.PeekSuperblock(p)
+		if err != nil {
+			continue
+		}
+		if of[sb.Store]++; of[sb.Store] > most {
+			id, most = sb.Store, of[sb.Store]
+		}
+	}
+	return id
+}
+
+// meet opens the device at d.path and adds it to the store's, if it is one of them.
+func (p *Opening) meet(ctx context.Context, i int, d *space.Drive) (sb segment.Superblock, err error) {
+	const op = "rebuild"
+	dev, err := p.OpenDevice(i, d.Path, false, 0)
+	if err != nil {
+		return sb, &skep.Error{Op: op, Kind: KindOfOpen(err), Field: d.Path, Err: err}
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, dev.Close())
+		}
+	}()
+	if sb, err = segio.ReadSuperblock(ctx, dev, d.Path); err != nil {
+		return sb, err
+	}
+	if p.ID != (segment.StoreID{}) && sb.Store != p.ID {
+		return sb, &skep.Error{Op: op, Kind: skep.Foreign, Field: d.Path, Value: "store " + sb.Store.String(), Limit: "store " + p.ID.String() + ", as the others"}
+	}
+	if len(p.Members.Opened) > 0 && sb.SegmentBytes != p.Space.SegmentBytes {
+		return sb, &skep.Error{Op: op, Kind: skep.Damaged, Field: "segment bytes of " + d.Path, Value: sb.SegmentBytes, Limit: p.Space.SegmentBytes}
+	}
+	if dev.Size() < sb.DeviceBytes {
+		return sb, &skep.Error{Op: op, Kind: skep.Damaged, Field: "size of " + d.Path, Value: dev.Size(), Limit: fmt.Sprintf("at least %d: it was cut short", sb.DeviceBytes)}
+	}
+	p.ID, p.Secret = sb.Store, sb.HashSecret
+	p.Space.SegmentBytes = sb.SegmentBytes
+	d.Use(dev)
+	d.Index, d.ID, d.Serial, d.SegBytes = uint16(sb.DeviceIndex), sb.Device, sb.Serial, sb.SegmentBytes
+	d.Segments = layout.Segments(dev.Size(), d.SegBytes)
+	d.Limit = d.Segments
+	d.Sequence, d.Created = sb.Sequence, sb.Created
+	p.Members.Opened = append(p.Members.Opened, d)
+	return sb, nil
+}
+
+// order puts the drives found where their numbers say.
+func (p *Opening) order(ctx context.Context, count int, strange []error) error {
+	const op = "rebuild"
+	byIndex := map[int]*space.Drive{}
+	for _, d := range p.Members.Opened {
+		other := byIndex[int(d.Index)]
+		if other == nil {
+			byIndex[int(d.Index)] = d
+			continue
+		}
+		left, err := p.leftByAdding(ctx, other, d)
+		if err != nil {
+			return err
+		}
+		if left == other {
+			byIndex[int(d.Index)] = d
+		}
+		strange = append(strange, &skep.Error{Op: op, Kind: skep.Conflict, Field: "device " + strconv.Itoa(int(d.Index)), Value: left.Path,
+			Limit: "one, which is " + byIndex[int(d.Index)].Path, Err: left.Dev.Close()})
+	}
+	p.Members.Opened = slices.Collect(maps.Values(byIndex))
+	last := count
+	for i := range byIndex {
+		last = max(last, i+1)
+	}
+	for _, d := range p.outlasted(count) {
+		p.Log.Warn("this device was removed from the store: the rebuild leaves it alone", "path", d.Path, "device", d.Index)
+		strange = append(strange, d.Dev.Close())
+		delete(byIndex, int(d.Index))
+	}
+	p.Members.Opened = slices.Collect(maps.Values(byIndex))
+	found := p.Members.Opened
+	p.missing = max(0, count-len(found))
+	for i := range last {
+		switch {
+		case byIndex[i] != nil:
+		case len(found) >= count: // all that are left are here: this one was removed
+			p.Members.Opened = append(p.Members.Opened, members.Removed(i, p.Space.SegmentBytes))
+		case p.Whatever:
+			p.Members.Opened = append(p.Members.Opened, p.givenUp(i))
+		default:
+			kind := skep.Missing
+			if len(strange) > 0 && skep.KindOf(strange[0]) == skep.Foreign && len(p.Devices) > 0 {
+				kind = skep.Foreign
+			}
+			return &skep.Error{Op: op, Kind: kind, Field: "device " + strconv.Itoa(i), Value: "not among " + strconv.Itoa(len(found)) + " found", Err: errors.Join(strange...),
+				Limit: "present; name every device of the store, in any order, or have the rebuild go on without it (skep rebuild --without-missing)"}
+		}
+	}
+	sort.Slice(p.Members.Opened, func(i, j int) bool { return p.Members.Opened[i].Index < p.Members.Opened[j].Index })
+	return nil
+}
+
+// leftByAdding is which of two drives with one number is not the store's. An add that was cut short has left a drive
+// that holds nothing; the next one that was added got its number. Where both hold something, or neither, the one under
+// its own name counts; where both hold something and none is, or each was named, it is for a person to say.
+func (p *Opening) leftByAdding(ctx context.Context, a, b *space.Drive) (*space.Drive, error) {
+	emptyA, emptyB := p.holdsNothing(ctx, a), p.holdsNothing(ctx, b)
+	name := "device-" + strconv.Itoa(int(a.Index))
+	ownA, ownB := filepath.Base(a.Path) == name, filepath.Base(b.Path) == name
+	if !emptyA && !emptyB && (!ownA && !ownB || len(p.Devices) > 0 || p.Own) {
+		return nil, &skep.Error{Op: "rebuild", Kind: skep.Conflict, Field: "device " + strconv.Itoa(int(a.Index)), Value: b.Path,
+			Limit: "one, and " + a.Path + " is it too"}
+	}
+	left := b
+	if emptyA && !emptyB || emptyA == emptyB && (ownB && !ownA || !ownA && b.Sequence > a.Sequence) {
+		left = a
+	}
+	if emptyA || emptyB {
+		p.leftByAdd(left.Path)
+	}
+	return left, nil
+}
+
+func (p *Opening) leftByAdd(path string) {
+	p.Log.Warn("an add that was cut short has left this device, which holds nothing: it is not the store's; it may be removed, or added again", "path", path)
+}
+
+// holdsNothing says whether none of a drive's segments was ever opened. One that cannot be read may have been.
+func (p *Opening) holdsNothing(ctx context.Context, d *space.Drive) bool {
+	all := make([]uint32, d.Segments)
+	for i := range all {
+		all[i] = uint32(i)
+	}
+	used := make(chan error, d.Segments)
+	p.Space.ReadHeaders(ctx, d, all, func(_ uint32, _ *segment.Header, err error) {
+		if skep.KindOf(err) != skep.Foreign || err == nil {
+			used <- err
+		}
+	})
+	return len(used) == 0
+}
+
+// outlasted are drives that were removed and still lie among the others: when one is removed all that stay are stamped
+// anew. Where fewer than count are, some could not be, and nobody knows which were removed: all count.
+func (p *Opening) outlasted(count int) (list []*space.Drive) {
+	newest := uint64(0)
+	for _, d := range p.Members.Opened {
+		newest = max(newest, d.Sequence)
+	}
+	for _, d := range p.Members.Opened {
+		if d.Sequence < newest {
+			list = append(list, d)
+		}
+	}
+	if len(p.Members.Opened)-len(list) != count {
+		return nil
+	}
+	return list
+}
+
+// givenUp keeps the place of a drive that a rebuild went on without. Nothing is known of it
+// but its number, so that whatever comes back is not taken for it: what its logs say may
+// have been overtaken.
+func (p *Opening) givenUp(i int) *space.Drive {
+	why := &skep.Error{Op: "drive", Kind: skep.Missing, Field: "state", Value: "given up by a rebuild"}
+	path := filepath.Join(p.Dir, "given-up-"+strconv.Itoa(i))
+	d := &space.Drive{Index: uint16(i), Path: path, SegBytes: p.Space.SegmentBytes, Segments: 1, Limit: 1, Absent: why}
+	key := skep.KeyOf([]byte(path + p.ID.String()))
+	d.ID = segment.DeviceID(key[:16])
+	d.Gone(device.NewGone(path, "", layout.SegmentOffset(1, p.Space.SegmentBytes), why), why)
+	return d
+}
