@@ -113,6 +113,7 @@ func (a *AttachedMemory) Detach(ctx context.Context) error {
 	const op = "detach memory"
 	s := a.c.shared
 	s.mu.Lock()
+	s.settleLocked()
 	x := s.conn
 	known, live := slices.Contains(s.files, a), a.conn != nil && a.conn == x
 	tainted := s.book.Tainted(reuse.Span{Off: a.at(), Len: int64(len(a.mem))})

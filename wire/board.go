@@ -52,13 +52,14 @@ func (c *Client) SharedFile(p []byte) (fd int, offset int64, ok bool) {
 func (c *Client) Shares(p []byte) bool { return c.shared != nil && c.shared.reaches(p) }
 
 // Withheld is how many bytes of the shared memory were given back and are not lent again, as a server may use them yet:
-// one that this client was cut off from lets go of them by taking the memory anew, one that has ended never says so.
+// one that this client was cut off from until it takes the memory anew, one that has ended for shm.LastReads more.
 func (c *Client) Withheld() int64 {
 	if c.shared == nil {
 		return 0
 	}
 	c.shared.mu.Lock()
 	defer c.shared.mu.Unlock()
+	c.shared.settleLocked()
 	return c.shared.book.Withheld()
 }
 

@@ -30,6 +30,7 @@ type sharedMemory struct {
 	done  chan struct{} // closed when the reader of the ring has ended
 
 	mu       sync.Mutex
+	peers    shm.Peers   // the servers' processes
 	book     *reuse.Book // tainted there is what a server that is gone, or gave no answer in time, may still use
 	conn     *clientConn
 	ring     *shm.Reader
@@ -41,6 +42,7 @@ type sharedMemory struct {
 	number   uint64            // of the last of them
 
 	offering chan struct{} // full while a file is offered
+	rest     time.Duration // shm.LastReads, but in tests
 }
 
 const ringBytes = ringEntries * shm.EntrySize
@@ -48,7 +50,7 @@ const ringBytes = ringEntries * shm.EntrySize
 func newSharedMemory(size int64) (_ *sharedMemory, err error) {
 	s := &sharedMemory{size: (ringBytes + size + shm.HugePage - 1) &^ (shm.HugePage - 1),
 		sessions: map[uint64]*clientSession{}, puts: map[*underWay]bool{}, done: make(chan struct{}),
-		offering: make(chan struct{}, 1)}
+		offering: make(chan struct{}, 1), rest: shm.LastReads}
 	if s.mem, err = shm.Create(s.size); err != nil {
 		return nil, err
 	}
@@ -72,6 +74,7 @@ func (s *sharedMemory) close() error {
 	}
 	s.closed = true
 	s.taintLocked(nil)
+	s.peers.Close()
 	files := s.files
 	s.files = nil
 	tainted := s.book.AnyTainted()
@@ -128,6 +131,7 @@ func (s *sharedMemory) offer(ctx context.Context, x *clientConn) error {
 	clear(s.mem.Bytes()[:ringBytes])
 	s.ring, s.conn = shm.NewReader(s.mem.Bytes()[:ringBytes]), x
 	x.taken = s.book.Attached(x.hi.Server)
+	s.peers.Watch(x.hi.Server, x.l.Conn)
 	s.mu.Unlock()
 	return nil
 }
@@ -301,6 +305,7 @@ func (s *clientSession) standing(op string) error {
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	m.settleLocked()
 	if m.book.AnyTainted() && slices.ContainsFunc(m.spansLocked(s.destinations()), m.book.Tainted) {
 		return notReleased(op)
 	}
@@ -322,6 +327,13 @@ func (s *clientSession) destinations() (out [][]byte) {
 
 func notReleased(op string) error {
 	return &skep.Error{Op: op, Kind: skep.NotReleased, Err: errors.New("the server may still use the shared memory")}
+}
+
+// settleLocked has what servers had lent again whose processes have ended.
+func (s *sharedMemory) settleLocked() {
+	if s.book.AnyTainted() {
+		s.book.Gone(s.peers.Ended(s.rest)...)
+	}
 }
 
 // spansLocked is where pieces lie, of those that do.
@@ -496,6 +508,7 @@ func (s *sharedMemory) alloc(n int64) skep.Memory {
 	if s.closed || need <= 0 {
 		return nil
 	}
+	s.settleLocked()
 	at, ok := s.book.Take(need)
 	if !ok {
 		return nil

@@ -97,17 +97,23 @@ func (b *Book) put(s Span) {
 // connection of then broke. An attach to another server, which is another process or another run of one, says nothing of
 // this server's drives, and leaves its taints.
 func (b *Book) Attached(server [16]byte) *Attach {
-	for _, a := range b.attaches {
-		a.over = a.over || a.server == server
-	}
-	b.attaches = slices.DeleteFunc(b.attaches, func(a *Attach) bool { return a.over })
+	b.Gone(server)
 	if len(b.attaches) == mostAttaches {
 		b.attaches = slices.Delete(b.attaches, 0, 1)
 	}
 	a := &Attach{server: server}
 	b.attaches = append(b.attaches, a)
-	b.clear(func(t taint) bool { return t.by != nil && t.by.over })
 	return a
+}
+
+// Gone notes that servers use nothing any more that they took the memory for until now: their processes have ended, and
+// so has what drives did for them.
+func (b *Book) Gone(servers ...[16]byte) {
+	for _, a := range b.attaches {
+		a.over = a.over || slices.Contains(servers, a.server)
+	}
+	b.attaches = slices.DeleteFunc(b.attaches, func(a *Attach) bool { return a.over })
+	b.clear(func(t taint) bool { return t.by != nil && t.by.over })
 }
 
 // Taint notes what the server of an attach may use yet, which it does until the attach is over. Of nil, which is none

@@ -102,6 +102,24 @@ func TestTaintsAreOfAServer(t *testing.T) {
 	require.False(t, b.AnyTainted())
 }
 
+// A server whose process has ended never takes the memory anew. What it had is lent again when it is said to be gone,
+// and what is noted of it later is over, too.
+func TestAServerThatIsGoneTaintsNothing(t *testing.T) {
+	t.Parallel()
+	b := New(Span{0, 10})
+	by, next := b.Attached(one), b.Attached(other)
+	b.Taint(by, nil, Span{0, 1})
+	b.Taint(next, nil, Span{5, 1})
+	c := make(chan struct{}, 1)
+	b.Tell([]Span{{0, 5}}, func() { c <- struct{}{} })
+	b.Gone(one)
+	told(t, c)
+	require.False(t, b.Tainted(Span{0, 5}))
+	require.True(t, b.Tainted(Span{5, 1}), "it is another server's")
+	b.Taint(by, nil, Span{0, 1})
+	require.False(t, b.Tainted(Span{0, 5}))
+}
+
 // However many servers there were, few attaches are remembered. What one tainted that was forgotten stays so: nobody will
 // say that it is not used.
 func TestWhatIsForgottenStaysTainted(t *testing.T) {

@@ -4,6 +4,7 @@ package shm
 
 import (
 	"net"
+	"time"
 
 	"github.com/skepkv/skep"
 )
@@ -33,6 +34,16 @@ func Guarded([]byte, func()) error { return errUnsupported }
 
 // SameUser is false here.
 func SameUser(net.Conn) bool { return false }
+
+// LastReads is not needed here.
+const LastReads = 30 * time.Second
+
+// Peers watch no processes here.
+type Peers struct{}
+
+func (*Peers) Watch([16]byte, net.Conn)           {}
+func (*Peers) Ended(time.Duration) (_ [][16]byte) { return nil }
+func (*Peers) Close()                             {}
 
 func (*Region) Bytes() []byte { return nil }
 func (*Region) Fd() int       { return -1 }

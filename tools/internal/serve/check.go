@@ -51,6 +51,7 @@ func (c *Config) problems() []error {
 	bad(c.Store.BlockBytes < 1 || c.Store.BlockBytes > skep.MaxPartBytes, "store.block_bytes", c.Store.BlockBytes, "1 to 512MiB")
 	bad(c.Limits.Connections < 1 || c.Limits.Connections > 1<<24, "limits.connections", c.Limits.Connections, "1 to 16777216")
 	bad(c.Limits.Keys < 1 || c.Limits.Keys > skep.MaxChainKeys, "limits.keys", c.Limits.Keys, fmt.Sprintf("1 to %d", skep.MaxChainKeys))
+	bad(c.Limits.SharedBytes < 1<<20, "limits.shared_bytes", c.Limits.SharedBytes, "1MiB or more")
 	bad(c.Limits.MemoryBytes < leastMemoryBytes || c.Limits.MemoryBytes > c.Store.IOBytes, "limits.memory_bytes", c.Limits.MemoryBytes, fmt.Sprintf("56MiB to store.io_bytes, %v", c.Store.IOBytes))
 	for _, d := range []struct {
 		field string

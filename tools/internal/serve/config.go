@@ -112,6 +112,7 @@ type Limits struct {
 	Connections int      `yaml:"connections" doc:"of each protocol"`
 	Keys        int      `yaml:"keys" doc:"keys of one call of the binary protocol"`
 	MemoryBytes Size     `yaml:"memory_bytes" doc:"held for calls under way, half by the binary protocol and half by RESP; at most store.io_bytes"`
+	SharedBytes Size     `yaml:"shared_bytes" doc:"memory that clients on this machine share, engines' own too"`
 	Drain       Duration `yaml:"drain" doc:"how long a stopping server waits for calls under way"`
 	Op          Duration `yaml:"op" doc:"how long a RESP or HTTP call's part in the store may take"`
 	IO          Duration `yaml:"io" doc:"how long a peer may take for one command, and for each MiB of a value"`
@@ -165,7 +166,7 @@ func Default() *Config {
 		},
 		Peers: PeersConfig{RepairRate: 64 << 20, RepairEvery: Duration(10 * time.Minute)},
 		Limits: Limits{
-			Connections: 10_000, Keys: 1 << 20, MemoryBytes: 384 << 20,
+			Connections: 10_000, Keys: 1 << 20, MemoryBytes: 384 << 20, SharedBytes: 4 << 30,
 			Drain: Duration(30 * time.Second), Op: Duration(10 * time.Second), IO: Duration(30 * time.Second),
 		},
 		Join:   JoinConfig{Weight: 1, Wait: Duration(30 * time.Second), Replicas: 1},

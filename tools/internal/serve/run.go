@@ -493,7 +493,8 @@ func (s *server) make(ctx context.Context) (err error) {
 	}
 	s.wire, err = wireserver.New(s.st, wireserver.Options{
 		Auth: s.dir, Gate: s.gates.wire, Name: "skep " + s.o.Version, Drain: time.Duration(c.Limits.Drain), Log: s.log.With("part", "wire"),
-		Limits:  wireserver.Limits{Keys: c.Limits.Keys, Memory: half, Idle: time.Duration(c.Limits.Idle)},
+		Limits: wireserver.Limits{Keys: c.Limits.Keys, Memory: half, Idle: time.Duration(c.Limits.Idle),
+			SharedMemory: int64(c.Limits.SharedBytes)},
 		Observe: s.observe, Admin: s.admin, Tracer: s.tracer, ClusterMap: of, Epoch: epoch, Node: s.node,
 	})
 	if err != nil {

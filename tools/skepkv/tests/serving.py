@@ -38,12 +38,15 @@ def certificate(directory, name="server"):
 class Server:
     """A server of a store in a directory of its own, until stop. It can be killed and started again."""
 
-    def __init__(self, token=False, capacity="512MiB", block="", tls=False, events=False, bucket=None, lockstep=False):
+    def __init__(self, token=False, capacity="512MiB", block="", tls=False, events=False, bucket=None, lockstep=False, shared=""):
         self.capacity = capacity
         self.environment = {**os.environ, **({"SKEP_STORE_BLOCK_BYTES": block} if block else {})}
+        if shared:
+            self.environment["SKEP_LIMITS_SHARED_BYTES"] = shared
         if lockstep:
             self.environment["SKEP_REDIS_LOCKSTEP"] = "127.0.0.1:0"
         self.dir = tempfile.mkdtemp(prefix="skepkv")
+        self._pid = os.getpid()
         self.socket = os.path.join(self.dir, "s")
         self.url = "unix:" + self.socket
         self.config = None
@@ -119,6 +122,9 @@ class Server:
         self.process.stdout.close()
 
     def stop(self):
+        """In a forked process it does nothing: there Popen takes a server that runs for one that has ended."""
+        if os.getpid() != self._pid:
+            return
         if self.process.poll() is None:
             self.process.terminate()
             self.process.wait()

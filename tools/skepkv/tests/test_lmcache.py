@@ -203,8 +203,12 @@ class TestConnector(OnServer):
         self.assertTrue(poll.poll(240000))
         child = os.fork()
         if child == 0:
-            c.drain_completions()
-            os._exit(0)
+            code = 1
+            try:  # whatever is raised: else this test, and those after it, would go on here
+                c.drain_completions()
+                code = 0
+            finally:
+                os._exit(code)
         self.assertEqual(os.waitpid(child, 0)[1], 0)
         self.assertTrue(poll.poll(0), "nobody tells the parent of its batch")
         self.assertEqual(wait(number), (True, "", [False]))

@@ -222,6 +222,18 @@ class OnUnixSocket(Calls, OnServer):
         super().setUp()
         self.store = self.connect()
 
+    def test_a_forked_process_leaves_the_tests_server(self):
+        child = os.fork()
+        if child == 0:
+            try:
+                self.server.stop()
+            finally:
+                os._exit(0)
+        self.assertEqual(os.waitpid(child, 0)[1], 0)
+        self.assertTrue(os.path.exists(self.server.socket))
+        with skepkv.connect(self.server.url) as store:  # over a connection of its own
+            self.assertEqual(store.namespace("n").exists([key(0)]), b"\0")
+
     def test_memory_shared_with_the_server(self):
         self.assertIsNone(self.store.direct())
         space = self.store.namespace("n")

@@ -1,7 +1,8 @@
 """Pages of an engine in a server's store: a page lies in several pieces of the engine's memory, and is one block.
 
-Blocks go through memory that is shared with the server, and are copied once. What a server writes to is never the
-engine's memory: a page that does not come whole leaves it as it was.
+Blocks go through memory that is shared with the server, and are copied once. What a server writes to is not the
+engine's memory then: a page that does not come whole leaves it as it was. Where an engine's memory is itself shared with
+the server (Region) nothing is copied, and what does not come whole is undefined.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from typing import Any, ContextManager, Iterator, NamedTuple, Sequence
 
 from . import Memory, SkepError, Space, Store, connect, errors
 from ._keys import tell
+from ._region import Region
 
 log = logging.getLogger("skepkv")
 
@@ -116,6 +118,7 @@ class Gate:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self.closed = False
+        self.lent = 0  # calls under way that have the server use the engine's memory: nobody can stop those
 
     def __enter__(self) -> None:
         self._lock.acquire()
@@ -125,6 +128,14 @@ class Gate:
 
     def __exit__(self, *_: object) -> None:
         self._lock.release()
+
+    def lend(self, n: int) -> None:
+        with self:
+            self.lent += n
+
+    def back(self, n: int) -> None:
+        with self._lock:
+            self.lent -= n
 
     def close(self) -> None:
         """Waits for a copy that is under way, of at most STAGE bytes or a page. No other begins."""
@@ -227,6 +238,12 @@ class Client:
             if last:
                 self._end()
 
+    def give_back(self, region: Region, timeout: float) -> None:
+        """Has the server unmap a region."""
+        with self._lock:
+            store = self._store if os.getpid() == self._pid else None
+        region.close(store, timeout)
+
     def close(self) -> None:
         """Calls under way go on to their end, and the last of them closes the store; later ones are errors."""
         if os.getpid() != self._pid:
@@ -280,6 +297,28 @@ class Client:
         with self._lock:
             self._idle.append(stage)
 
+    @contextlib.contextmanager
+    def _straight(
+        self, space: Space, region: Region | None, gate: ContextManager[Any], until: float
+    ) -> Iterator[bool]:
+        """Whether a call may have the server use the engine's memory, which it has back when this ends."""
+        store, sure = space._store, True
+        if region is None or not isinstance(gate, Gate) or not region.lend(store, min(5.0, left(until))):
+            yield False
+            return
+        try:
+            gate.lend(1)
+            try:
+                yield True
+            except SkepError as e:
+                # Invalid: the engine's file was cut short, and the server takes no more of it.
+                sure = not isinstance(e, errors.NotReleased) and e.code != errors.INVALID
+                raise
+        finally:
+            region.back(store, sure)
+            if gate.lent:
+                gate.back(1)
+
     # What is done with pages. until is a time of time.monotonic().
 
     def found(self, where: Where, names: Sequence[bytes], lease: float, until: float) -> int:
@@ -307,12 +346,17 @@ class Client:
         until: float,
         gate: ContextManager[Any] = contextlib.nullcontext(),
         prefix: Sequence[bytes] = (),
+        region: Region | None = None,
     ) -> list[bool]:
         """Fills pages, in a chain behind those of prefix, and says which are there, whole. Behind the first that is not,
-        others may not be looked for."""
+        others may not be looked for. In a region, which is for namespaces without chains, each page is one piece."""
         landed = [False] * len(pages)
         chain = [*prefix, *names]
         with self._use(where) as space:
+            with self._straight(space, region, gate, until) as lent:
+                if lent and region is not None:
+                    into = [region.at(address - region.address, n) for ((address, n),) in pages]
+                    return space.restore(names, into, timeout=left(until)).landed
             for at, to, total, offsets in _pieces_of(pages):
                 with self._stage(total, until) as stage:
                     into = [stage.view[o : o + size_of(p)] for o, p in zip(offsets, pages[at:to])]
@@ -341,9 +385,10 @@ class Client:
         prefix: Sequence[bytes] = (),
         gate: ContextManager[Any] = contextlib.nullcontext(),
         accepted: bool = False,
+        region: Region | None = None,
     ) -> tuple[list[bool], int, str]:
         """Stores pages that are not there yet, in a chain behind those of prefix. It says which are there now, how
-        many were there before, and why one is not. With accepted drives are not waited for."""
+        many were there before, and why one is not. With accepted drives are not waited for. A region is as of load."""
         stored, why = [False] * len(pages), ""
         with self._use(where) as space:
             if where.chained:
@@ -355,6 +400,14 @@ class Client:
             for i, there in enumerate(have):
                 stored[i] = there
             todo = [i for i, there in enumerate(have) if not there]
+            with self._straight(space, region if todo else None, gate, until) as lent:
+                if lent and region is not None:
+                    data = [region.at(address - region.address, n) for ((address, n),) in (pages[i] for i in todo)]
+                    became = space.put([names[i] for i in todo], data, timeout=left(until))
+                    for i, outcome, reason in zip(todo, *became):
+                        stored[i] = outcome != 0
+                        why = why or ("" if outcome else f"declined: {errors.name_of(reason)}")
+                    return stored, sum(have), why
             chain = [*prefix, *names]
             for at, to, total, offsets in _pieces_of([pages[i] for i in todo]):
                 part = todo[at:to]

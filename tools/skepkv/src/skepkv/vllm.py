@@ -6,9 +6,12 @@
 
 vLLM calls it in its scheduler, where nothing waits: a thread asks the server for all keys of a step at once, and a few
 threads carry out loads and stores. Nothing that goes wrong is raised into the engine: a chunk that does not come whole
-and in time is a miss, and the memory it was meant for is as it was. When vLLM takes its memory back (`drain_jobs`,
-`shutdown`), nothing of the tier reads or writes it afterwards. The server may start later, and be killed and started
-again.
+and in time is a miss. The server may start later, and be killed and started again.
+
+A server on this machine, of the same user, maps the primary tier's memory: its drives read into that and are written
+out of it (`direct`). Elsewhere, and where it cannot, bytes are copied once, and the log says why. When vLLM takes its
+memory back (`drain_jobs`) nothing of the tier reads or writes it afterwards. Copying is given up for that. For what a
+server was given it waits, as vLLM wants it: until the server answers, or has been dead for 30 seconds.
 
 vLLM has one tier for all ranks of an engine: a chunk is a row of the primary tier's memory, which has each rank's part.
 """
@@ -44,6 +47,7 @@ from vllm.v1.kv_offload.tiering.base import JobResult, SecondaryTierManager, Tra
 
 from . import SkepError, errors, key
 from ._pages import STAGE, Client, Gate, Trouble, Where, check_options, secured, weights
+from ._region import Region
 
 __all__ = ["SkepTier"]
 
@@ -203,11 +207,11 @@ class SkepTier(SecondaryTierManager):
     ValueError; the server is first spoken to by the first lookup or job. Times are seconds.
 
     url, token or token_file, tenant: which server, as whom. tls_ca (a file, or "system"), tls_cert, tls_key: TLS over
-    TCP. model, revision: whose chunks (vLLM's model; of a local one
-    its files). shared_bytes: memory shared with a server behind a Unix socket (None: 256 MiB). lookup_timeout: after it
-    a key is a miss that the server has not answered for. exists_timeout: of the call that asks. lease: what was found
-    stays for so long. load_timeout, store_timeout, timeout_per_gib: from a job's submission. drain_timeout: what jobs
-    under way have when vLLM takes its memory back. readers, writers: threads for loads, for stores."""
+    TCP. model, revision: whose chunks (vLLM's model; of a local one its files). shared_bytes: memory shared with a server
+    behind a Unix socket (None: 256 MiB). direct: such a server maps vLLM's own memory, too. lookup_timeout: after it a key
+    is a miss that the server has not answered for. exists_timeout: of the call that asks. lease: what was found stays for
+    so long. load_timeout, store_timeout, timeout_per_gib: from a job's submission. drain_timeout: what jobs under way have
+    when vLLM takes its memory back. readers, writers: threads for loads, for stores."""
 
     medium = Medium.STORAGE
 
@@ -226,6 +230,7 @@ class SkepTier(SecondaryTierManager):
         model: str = "",
         revision: str = "",
         shared_bytes: int | None = None,
+        direct: bool = True,
         lookup_timeout: float = 0.05,
         exists_timeout: float = 1.0,
         lease: float = 10.0,
@@ -246,6 +251,8 @@ class SkepTier(SecondaryTierManager):
         for name, n in (("readers", readers), ("writers", writers)):
             if type(n) is not int or not 1 <= n <= 64:
                 raise ValueError(f"{name} is {n!r}, must be 1 to 64 threads")
+        if not isinstance(direct, bool):
+            raise ValueError(f"direct is {direct!r}, must be true or false")
         view = primary_kv_view
         if view.ndim != 2 or view.itemsize != 1 or not view.c_contiguous or view.readonly or not view.nbytes:
             raise ValueError(f"primary_kv_view has shape {view.shape}, must be rows of bytes that can be written")
@@ -268,6 +275,7 @@ class SkepTier(SecondaryTierManager):
         tls = secured(tls_ca, tls_cert, tls_key)
         self._client = Client(url, token, token_file, tenant, shared_bytes, tls)
         self._trouble = Trouble(log, "chunks are computed meanwhile")
+        self._region = self._region_of(view) if direct and url.startswith("unix:") and shared_bytes != 0 else None
         self._pid = os.getpid()
         self._lock = threading.Lock()  # guards what follows
         self._where: dict[int, Where] = {}
@@ -340,14 +348,14 @@ class SkepTier(SecondaryTierManager):
 
     @_answers(_nothing)
     def drain_jobs(self) -> None:
-        """Waits for jobs, drain_timeout and a copy at most. What is not finished then has failed, and nothing of it
-        touches vLLM's memory any more."""
-        self._drain(self._drain_within)
+        """Waits for jobs, drain_timeout and a copy at most, and for what a server was given as long as that may use it.
+        What is not finished then has failed, and nothing of it touches vLLM's memory any more."""
+        self._drain(self._drain_within, True)
 
     @_answers(_nothing)
     def shutdown(self) -> None:
         """Jobs that run have drain_timeout, those that wait none. Threads of calls that the server does not answer may
-        outlive it, without vLLM's memory."""
+        outlive it. Memory that such a call has stays mapped."""
         with self._cond:
             self._closed = True
             for queue in self._queues.values():
@@ -355,7 +363,9 @@ class SkepTier(SecondaryTierManager):
                     self._finish(queue.popleft())
             self._cond.notify_all()
         self._lookups.close()
-        self._drain(self._drain_within)
+        self._drain(self._drain_within, False)
+        if self._region is not None:
+            self._client.give_back(self._region, 1.0)
         self._client.close()
         until = time.monotonic() + 1
         self._lookups.join(until)
@@ -444,10 +454,12 @@ class SkepTier(SecondaryTierManager):
             for part in (at[i : i + each] for i in range(0, len(at), each)):
                 names = [self._name(job.keys[i]) for i in part]
                 pages = [[(self._address + job.rows[i] * self._row, self._row)] for i in part]
+                region = self._region
                 if job.load:
-                    there = self._client.load(where, names, pages, job.until, job.gate)
+                    there = self._client.load(where, names, pages, job.until, job.gate, region=region)
                 else:
-                    there, before, declined = self._client.save(where, names, pages, job.until, (), job.gate)
+                    done = self._client.save(where, names, pages, job.until, (), job.gate, region=region)
+                    there, before, declined = done
                     why = why or declined
                     self._count(written=sum(there) - before, written_there=before)
                 for i, ok in zip(part, there):
@@ -473,18 +485,36 @@ class SkepTier(SecondaryTierManager):
         )
         self._done.append(_Finished(result, missed, there, job.load))
 
-    def _drain(self, within: float) -> None:
+    def _drain(self, within: float, wait: bool) -> None:
         with self._cond:
             if self._cond.wait_for(lambda: not self._running and not any(self._queues.values()), timeout=within):
                 return
             left = [*self._running, *self._queues[True], *self._queues[False]]
-            self._running.clear()
             for queue in self._queues.values():
                 queue.clear()
             for job in left:
                 job.gate.close()
-                self._finish(job)
-        log.warning("skep: %d jobs were not finished within %g s, and have failed", len(left), within)
+                if not job.gate.lent:
+                    self._running.discard(job)
+                    self._finish(job)
+            lent = len(self._running)
+            log.warning("skep: %d jobs were not finished within %g s, and have failed", len(left) - lent, within)
+            if lent and wait:
+                log.warning("skep: the server has the memory of %d more, which is waited for", lent)
+                self._cond.wait_for(lambda: not self._running)
+
+    def _region_of(self, view: memoryview) -> Region | None:
+        """The primary tier's memory, to be shared with the server. It is held by what the view is of, as vLLM releases
+        the view itself."""
+        try:
+            region = Region(view.obj, log)
+            if region.address == self._address and len(region) == view.nbytes:
+                return region
+            why = "the view is a part of its memory"
+        except (TypeError, ValueError, BufferError) as e:
+            why = str(e)
+        log.warning("skep: what is moved is copied once, as vLLM's memory cannot be shared: %s", why)
+        return None
 
     # Keys.
 
