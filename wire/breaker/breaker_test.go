@@ -2,6 +2,7 @@ package breaker
 
 import (
 	"context"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -93,42 +94,44 @@ func TestNobodyLooksForWhatNobodyWants(t *testing.T) {
 func TestWatch(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b, there, looks := New(), false, 0
+		b := New()
+		var there atomic.Bool
+		var looks atomic.Int64
 		ctx, stop := context.WithCancel(t.Context())
 		ended := make(chan struct{})
 		go func() {
 			defer close(ended)
 			b.Watch(ctx, func() error {
-				looks++
-				if there {
+				looks.Add(1)
+				if there.Load() {
 					return nil
 				}
 				return skep.Unavailable
 			})
 		}()
 		time.Sleep(time.Hour)
-		require.Zero(t, looks)
+		require.Zero(t, looks.Load())
 		b.Silent()
 		time.Sleep(time.Second)
 		synctest.Wait()
-		require.Equal(t, 3, looks, "after .1, .3 and .7 s")
-		there = true
+		require.EqualValues(t, 3, looks.Load(), "after .1, .3 and .7 s")
+		there.Store(true)
 		time.Sleep(time.Second)
 		synctest.Wait()
 		require.NoError(t, b.Allow())
-		require.Equal(t, 4, looks)
+		require.EqualValues(t, 4, looks.Load())
 
-		there = false
+		there.Store(false)
 		b.Silent()
 		time.Sleep(time.Hour)
 		synctest.Wait()
-		was := looks
-		require.Less(t, was, 4+20, "nobody asks for it")
+		was := looks.Load()
+		require.Less(t, was, int64(4+20), "nobody asks for it")
 		require.NoError(t, b.Allow(), "one sees")
 		b.Failed(nil)
 		time.Sleep(most)
 		synctest.Wait()
-		require.Greater(t, looks, was, "and has it looked for")
+		require.Greater(t, looks.Load(), was, "and has it looked for")
 		stop()
 		<-ended
 	})
