@@ -235,3 +235,13 @@ func TestSegmentsFitTheFileSystem(t *testing.T) {
 	require.Less(t, free, int64(3*reserve), "the rest is used")
 	require.LessOrEqual(t, s.options.LeasedBytes, int64(total/4))
 }
+
+// A group has a segment on each drive: of drives of unequal sizes each counts as much as the smallest.
+func TestARoomIsOfEvenDrives(t *testing.T) {
+	t.Parallel()
+	s, _, o := openRig(t, func(o *Options) { o.NoRebalance = true })
+	defer func() { require.NoError(t, s.Close()) }()
+	before, n := s.space.RoomBytes(), int64(len(s.members.All()))
+	require.NoError(t, s.AddDevice(testContext(t), NewDevice{Path: filepath.Join(o.Dir, "large"), Bytes: 64 << 20}))
+	require.Equal(t, before/n*(n+1), s.space.RoomBytes())
+}

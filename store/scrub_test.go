@@ -149,6 +149,35 @@ func TestScrubForgetsNothingThatADriveMayHave(t *testing.T) {
 	requireChain(t, s, sc, keys, 9000)
 }
 
+// A Cache block of which nothing can be read makes room for who has its bytes, although a drive that may have them is
+// away: what is found and not read would be missed for as long.
+func TestACacheBlockThatCannotBeReadMakesRoom(t *testing.T) {
+	t.Parallel()
+	s, _, keys := openCopies(t, 2)
+	defer func() { require.NoError(t, s.Close()) }()
+	ctx := testContext(t)
+	sc := openSpace(t, s, "cached", skep.Cache, 2, true)
+	keys = keys[:4]
+	requireOutcome(t, skep.Committed, putRun(t, s, sc, keys, 9000))
+	last := keys[len(keys)-1]
+	for _, rec := range recordsOf(t, s) {
+		if rec.Key == last && rec.Flags&segment.RecordDurable == 0 {
+			damageCopy(t, s, &rec, 0)
+			p := rec.Copies[1]
+			g := s.space.Find(p.Group)
+			e := layout.Extents(nil, p, int64(rec.Pages)*layout.PageSize, len(g.Drives))[0]
+			s.space.Exclude(g.Drives[e.Device], health.Dead, segio.ErrNoDrive)
+		}
+	}
+	list, err := fetch(ctx, s, skep.Chain{Scope: sc, Keys: keys})
+	require.NoError(t, err)
+	require.Error(t, list[len(keys)-1].err)
+	eventually(t, "it can be put again", func() bool {
+		return putRun(t, s, sc, keys, 9000)[len(keys)-1].Outcome == skep.Committed
+	})
+	requireChain(t, s, sc, keys, 9000)
+}
+
 // One wrong copy of two is read around, and behind the reader's back made right.
 func TestReadingADamagedCopyRepairsIt(t *testing.T) {
 	t.Parallel()

@@ -52,3 +52,20 @@ func TestMemoryIsBounded(t *testing.T) {
 	_, ok := m.Get(sc, list[0])
 	require.False(t, ok)
 }
+
+// What is asked for stays known, whatever else is seen.
+func TestWhatIsUsedStaysKnown(t *testing.T) {
+	t.Parallel()
+	m, sc := New(), skep.Scope{Namespace: 1}
+	all := keys(4 * most)
+	m.Put(sc, all[0], Place{Depth: 7})
+	for i, k := range all[1:] {
+		m.Put(sc, k, Place{})
+		if i%(most/2) == 0 {
+			_, ok := m.Get(sc, all[0])
+			require.True(t, ok, i)
+		}
+	}
+	_, ok := m.Get(sc, all[1])
+	require.False(t, ok, "what nobody asks for does not")
+}

@@ -44,6 +44,9 @@ func (k *Keys) UsedBy(instance uint32) []segment.KeyID {
 	return nil
 }
 
+// Holds says whether a tenant has one of the keys that were noted of an instance of its.
+func (k *Keys) Holds(tenant string, instance uint32) bool { return k.has(tenant, k.UsedBy(instance)) }
+
 // uses are the keys that were noted, by instance.
 func (k *Keys) uses(yield func(instance uint32, ids []segment.KeyID) bool) {
 	k.used.Range(func(in, ids any) bool { return yield(in.(uint32), *ids.(*[]segment.KeyID)) })
@@ -52,7 +55,7 @@ func (k *Keys) uses(yield func(instance uint32, ids []segment.KeyID) bool) {
 // Forget forgets what was noted of an instance that is gone.
 func (k *Keys) Forget(instance uint32) { k.used.Delete(instance) }
 
-// Seen are the keys that an open meets in records of instances of which nothing is noted.
+// Seen are the keys that an open meets in records of instances of which nothing is noted, or no key that is there.
 type Seen map[uint32][]segment.KeyID
 
 // Note notes the key that a block is encrypted with, by the block's record.

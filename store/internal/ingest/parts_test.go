@@ -90,3 +90,18 @@ func TestSmallOpenBlocksAreBounded(t *testing.T) {
 	}
 	require.Zero(t, w.Open.Used())
 }
+
+// What a list of pieces takes beside them is given back with the block.
+func TestWhatPiecesTakeIsGivenBack(t *testing.T) {
+	t.Parallel()
+	w := newOpener(t, 1<<20)
+	b, err := begin(t, w, 1, 1, 64<<10)
+	require.NoError(t, err)
+	before := w.Open.Used()
+	for at := int64(0); at < 64<<10; at += 2 {
+		require.NoError(t, b.Write(t.Context(), skep.PartKV, at, []byte{1}))
+	}
+	require.Greater(t, w.Open.Used(), before)
+	require.NoError(t, b.Abort(t.Context()))
+	require.Zero(t, w.Open.Used())
+}

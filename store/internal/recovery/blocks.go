@@ -32,7 +32,7 @@ func (ld *Loader) Blocks(ctx context.Context, root catalog.StoreState, into *ind
 		// Rows of one scope, and a chain's blocks, mostly follow each other.
 		scope namespaces.SaltTag
 		ns    *namespaces.Namespace // of scope; nil: none, or purged
-		bare  bool                  // nothing is noted of its encryption keys
+		bare  bool                  // no encryption key is noted of it, or none that is there: its blocks say more
 		had   bool                  // a row of scope, with this key and fingerprint
 		key   skep.Key
 		fp    index.Fingerprint
@@ -92,7 +92,7 @@ func (ld *Loader) Blocks(ctx context.Context, root catalog.StoreState, into *ind
 			if ld.Names.Dead(h.Instance, t) {
 				sh.ns = nil
 			}
-			sh.bare = sh.ns != nil && len(ld.Keys.UsedBy(h.Instance)) == 0
+			sh.bare = sh.ns != nil && !ld.Keys.Holds(sh.ns.Info.Tenant, h.Instance)
 		}
 		ns := sh.ns
 		if ns == nil {

@@ -165,7 +165,11 @@ func (v *Verifier) Block(ctx context.Context, g *space.Group, b *Block, mend boo
 		v.buf = nil
 	}
 	v.read += int64(n)
-	if err != nil && skep.KindOf(err) == skep.Damaged && mend {
+	gone := skep.KindOf(err) == skep.Damaged
+	if skep.KindOf(err) == skep.DeviceFailed && rec.Flags&segment.RecordDurable == 0 {
+		gone = true // a Cache block that is found and cannot be read hinders who would put it again
+	}
+	if gone && mend {
 		// Told when it is gone: whoever takes a snapshot before has the block, and this behind it.
 		s.Host.Damaged(ns, rec, s.Host.Forget(g, b))
 		return Lost
@@ -187,7 +191,7 @@ func (v *Verifier) Block(ctx context.Context, g *space.Group, b *Block, mend boo
 		}
 		s.Counts.Repaired.Add(1)
 		return Repaired
-	case skep.KindOf(err) != skep.Damaged:
+	case !gone:
 		return Unread
 	}
 	return Lost

@@ -18,13 +18,8 @@ type capacity struct {
 	fits float64
 }
 
-// RoomBytes is the room for payload; 0: not known.
-func (t *Table) RoomBytes() int64 {
-	c := &t.capacity
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.pages * layout.PageSize
-}
+// RoomBytes is what of the room for payload can be used: EvenPages; 0: not known.
+func (t *Table) RoomBytes() int64 { return t.EvenPages() * layout.PageSize }
 
 // EvenPages is the room for payload where every drive counts as much as the smallest, as it does in the long run: a
 // group has a segment on each.

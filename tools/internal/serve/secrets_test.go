@@ -30,10 +30,12 @@ func TestOpenFilesWithSecretsAreNamed(t *testing.T) {
 	c.Tenants = map[string]TenantConfig{"a": {EncryptionKeyFile: file("a.keys", 0o600)},
 		"b": {EncryptionKeyFile: file("b.keys", 0o666)}}
 	c.Credentials = []CredentialConfig{{TokenFile: file("closed.token", 0o640)}, {TokenFile: file("open.token", 0o644)}}
+	c.Peers.Key, c.Peers.TokenFile = file("peers.key", 0o604), file("peers.token", 0o602)
+	c.Bucket.KeyFile, c.Bucket.CredentialsFile = file("bucket.key", 0o644), file("bucket.creds", 0o644)
 	var log bytes.Buffer
 	s := &server{c: &c, log: slog.New(slog.NewTextHandler(&log, nil))}
 	s.tellOpenFiles(&c)
-	for _, open := range []string{"tls.key", "all.keys", "b.keys", "open.token"} {
+	for _, open := range []string{"tls.key", "all.keys", "b.keys", "open.token", "peers.key", "peers.token", "bucket.key", "bucket.creds"} {
 		require.Contains(t, log.String(), "chmod o-rw "+filepath.Join(dir, open))
 	}
 	for _, closed := range []string{"tls.pem", "a.keys", "closed.token"} {
