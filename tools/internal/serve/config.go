@@ -169,7 +169,7 @@ func Default() *Config {
 			Connections: 10_000, Keys: 1 << 20, MemoryBytes: 384 << 20, SharedBytes: 4 << 30,
 			Drain: Duration(30 * time.Second), Op: Duration(10 * time.Second), IO: Duration(30 * time.Second),
 		},
-		Join:   JoinConfig{Weight: 1, Wait: Duration(30 * time.Second), Replicas: 1},
+		Join:   JoinConfig{Seeds: []string{}, Domain: []string{}, Weight: 1, Wait: Duration(30 * time.Second), Replicas: 1},
 		Bucket: objectstore.Default(),
 		Redis:  RESPConfig{Lockstep: None, ExistsLease: Duration(10 * time.Second), ExistsLeaseBytes: 256 << 20, Copies: 1, Cluster: true},
 		Events: EventsConfig{
