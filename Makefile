@@ -91,13 +91,14 @@ adversaries: ## every adversary in its short form, one after the other; prints t
 		grep -m 3 -i 'seed' $$d/out || true; grep -E '^(ok|--- SKIP)' $$d/out; \
 	done
 
-# What is drawn anew each time: random tests, a short crash campaign, the adversaries.
+# What is drawn anew each time: random tests, a short crash campaign, storms of a cluster, the adversaries.
 EXPLORED    := ^(TestRandom.*|TestCrash|TestErrorAtEveryIndex|TestAdmissionUnderLoad)$$
 KEEP        ?= .ci/kept
-explore: ## the random tests and the adversaries with a seed nobody has had; what fails is kept in KEEP (.ci/kept)
+explore: ## the random tests, storms of a cluster and the adversaries with a seed nobody has had; what fails is kept in KEEP (.ci/kept)
 	@mkdir -p $(KEEP); seed=$${SKEP_SEED:-$$(od -An -N7 -tu8 /dev/urandom | tr -d ' ')}; log=$(KEEP)/seed-$$seed.log; \
 	printf '\n== SKEP_SEED=%s\n' $$seed; what=ok; \
 	{ SKEP_SEED=$$seed SKEP_CRASH_POINTS=300 $(GO) test -count=1 -timeout 20m -run '$(EXPLORED)' ./store ./store/memstore ./index/... && \
+	  SKEP_STORM_SEED=$$seed SKEP_STORM_SEEDS=20 $(GO) test -count=1 -timeout 20m -run '^TestStorm' ./replication/storm && \
 	  SKEP_SEED=$$seed $(MAKE) --no-print-directory adversaries; } >$$log 2>&1 || what=FAILED; \
 	echo "$$(date -u +%FT%TZ) $$(git rev-parse --short HEAD 2>/dev/null || echo -) SKEP_SEED=$$seed $$what" | tee -a $(KEEP)/seeds.txt; \
 	if [ $$what = ok ]; then rm -f $$log; else tail -n 60 $$log; echo "kept: $$log"; exit 1; fi

@@ -1,10 +1,6 @@
 package store
 
-import (
-	"context"
-
-	"github.com/skepkv/skep/store/internal/crypt"
-)
+import "github.com/skepkv/skep/store/internal/crypt"
 
 // EncryptionKey is a tenant's AES-256 key. However it is printed or logged, what comes out is not
 // the key: ID names it.
@@ -27,8 +23,4 @@ func ParseEncryptionKeys(text []byte) ([]EncryptionKey, error) { return crypt.Pa
 // Errors: Invalid for what Open would refuse, and for a tenant that had keys and has none:
 // its blocks would be written as they are put. Denied for a tenant that has none of the keys any more
 // that its blocks are encrypted with: give it the new one above the old.
-func (s *Store) SetEncryptionKeys(keys map[string][]EncryptionKey) error {
-	ctx, cancel := context.WithTimeout(s.ctx, s.options.OpTimeout)
-	defer cancel()
-	return s.keys.Replace(ctx, keys)
-}
+func (s *Store) SetEncryptionKeys(keys map[string][]EncryptionKey) error { return s.keys.Replace(keys) }

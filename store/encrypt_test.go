@@ -183,8 +183,8 @@ func TestKeysAreMissedByName(t *testing.T) {
 	requireChain(t, s, small, keys, 300)
 }
 
-// A setting that was forgotten does not have a tenant's blocks written as they are put: without any key of it the store is
-// opened to be looked at, or where puts of it are refused.
+// A setting that was forgotten does not have a tenant's blocks written as they are put: without any key of it the
+// store is opened to be looked at, or where puts of it are refused.
 func TestForgottenKeysAreRefused(t *testing.T) {
 	t.Parallel()
 	for name, catalogLost := range map[string]bool{"as it was": false, "catalog lost": true} {
@@ -247,8 +247,8 @@ func TestForgottenKeysAreRefused(t *testing.T) {
 	}
 }
 
-// A key that nothing of a tenant is encrypted with is a mistake, and not one that is noticed at the first miss. So is none,
-// though everything that was encrypted is evicted. A new key above the old one is not.
+// A key that nothing of a tenant is encrypted with is a mistake, and not one that is noticed at the first miss. So is
+// none, though everything that was encrypted is evicted. A new key above the old one is not.
 func TestAWrongKeyIsRefused(t *testing.T) {
 	t.Parallel()
 	ctx, o := testContext(t), small(tempRoot(t, "store"))

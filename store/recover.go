@@ -38,7 +38,7 @@ func (s *Store) recover(ctx context.Context, root catalog.StoreState) error {
 	if err != nil {
 		return err
 	}
-	s.keys = keybook.New(keys, s.log, s.options.ReadOnly)
+	s.keys = keybook.New(s.ctx, keys, s.log, s.options.ReadOnly, s.options.OpTimeout)
 	s.names = namespaces.NewTable(s.opening.Secret)
 	s.sidecars = sidecar.New(s.catalog, s.names, s.keys.Keys, s.rows, s.log)
 	load := recovery.New(recovery.Config{Catalog: s.catalog, Names: s.names, Space: s.space, Members: s.members,

@@ -271,17 +271,18 @@ func (c *Client) conn(ctx context.Context, i int) (*clientConn, error) {
 	defer cancel()
 	stop := context.AfterFunc(c.ctx, cancel)
 	defer stop()
+	began := time.Now()
 	x, err := dialConn(within, c, i, shows)
 	if err != nil {
 		switch {
 		case c.ctx.Err() != nil:
 			return nil, errClosed
-		case ctx.Err() != nil:
+		case ctx.Err() != nil && time.Since(began) < c.opt.Timeout/2: // not what a call of ours has
 			c.guard.GaveUp()
 		case within.Err() != nil:
 			c.guard.Silent()
 		default:
-			c.guard.Failed()
+			c.guard.Failed(err)
 		}
 		if skep.KindOf(err) != skep.Other {
 			return nil, err
@@ -300,27 +301,27 @@ func (c *Client) look() {
 	c.guard.Watch(c.ctx, c.reach)
 }
 
-// reach makes a connection, and says whether the server is there.
-func (c *Client) reach() bool {
+// reach makes a connection, and says why there is none.
+func (c *Client) reach() error {
 	ctx, cancel := context.WithTimeout(c.ctx, c.opt.Timeout)
 	defer cancel()
 	x, err := dialConn(ctx, c, 0, c.shows())
 	if err != nil {
-		return false
+		return err
 	}
 	s := &c.slots[0]
 	if !s.take(ctx.Done()) {
 		x.l.Conn.Close()
-		return true
+		return nil
 	}
 	defer s.give()
 	if old := s.conn; c.ctx.Err() != nil || old != nil && old.alive() {
 		x.l.Conn.Close()
-		return true
+		return nil
 	}
 	x.begin(ctx)
 	s.conn = x
-	return true
+	return nil
 }
 
 // pick is a connection for the next call: in turn, so that one that is busy with a large
@@ -465,7 +466,7 @@ func (c *Client) verdict(ctx, within context.Context, s spec, err error) error {
 	case c.ctx.Err() != nil:
 		return errClosed
 	case within.Err() != nil && skep.KindOf(err) != skep.Overloaded:
-		c.guard.Failed()
+		c.guard.Failed(nil)
 		return &skep.Error{Op: s.op, Kind: skep.Unavailable, Field: "answer", Value: "none", Limit: "in time"}
 	}
 	return err

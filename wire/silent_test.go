@@ -61,3 +61,52 @@ func TestCallsDoNotWaitForAMachineThatSaysNothing(t *testing.T) {
 		require.Less(t, before, int64(20))
 	})
 }
+
+// One call after another waits for it no more often than many at once do: for the time that a call has, and once.
+func TestTheSecondCallDoesNotWait(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		hangs := func(ctx context.Context, _, _ string) (net.Conn, error) {
+			<-ctx.Done()
+			return nil, ctx.Err()
+		}
+		shows := func() *Credentials {
+			time.Sleep(time.Millisecond) // so that less of the call's time is left than a dial has
+			return &Credentials{}
+		}
+		c, err := NewClient(Options{Addr: "nowhere:1", Strict: true, DialContext: hangs, Credentials: shows})
+		require.NoError(t, err)
+		defer c.Close()
+		call := func(ctx context.Context) (time.Duration, error) {
+			began := time.Now()
+			_, err := c.Renew(ctx, 1, time.Minute)
+			return time.Since(began), err
+		}
+		hasty, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+		defer cancel()
+		_, err = call(hasty)
+		require.ErrorIs(t, err, skep.Deadline, "which says nothing of the server")
+		took, err := call(t.Context())
+		require.ErrorIs(t, err, skep.Unavailable)
+		require.Greater(t, took, time.Second)
+		took, err = call(t.Context())
+		require.ErrorIs(t, err, skep.Unavailable)
+		require.Less(t, took, 10*time.Millisecond)
+	})
+}
+
+// Who shows credentials that a server does not know is told so at every call, and gets no misses for it.
+func TestDeniedIsNoMiss(t *testing.T) {
+	t.Parallel()
+	p := protect(t, directory(t))
+	o := p.options()
+	o.Token = "nobody's"
+	c, err := NewClient(o)
+	require.NoError(t, err)
+	defer c.Close()
+	for range 20 {
+		_, err := c.Delete(t.Context(), skep.Scope{Namespace: 1}, []skep.Key{skep.KeyOf([]byte("k"))})
+		require.ErrorIs(t, err, skep.Denied)
+	}
+	require.Zero(t, c.Misses())
+}

@@ -37,6 +37,7 @@ var operators = map[string]string{
 	"tools/internal/serve":       "skep serve",
 	"tools/internal/servecmd":    "its flags",
 	"tools/internal/kvevents":    "what routers are told, over ZeroMQ",
+	"tools/internal/secret":      "who may read files with secrets in them",
 	"tools/internal/objectstore": "object storage behind the drives: its settings, and how it is opened",
 	"tools/internal/support":     "skep support",
 	"tools/internal/top":         "skep top",

@@ -9,10 +9,10 @@ import (
 )
 
 // manualWords is how many words the manuals have at most, as `wc -w` counts them: the README and docs/, but for the
-// notebook and the pages of bytes (format, layout, protocol). A ratchet: it goes down, and was raised for KV events
-// and object storage, of which there was no word. Who needs room for a new page shortens another one, or leaves to
-// --help, to a package's document or to the notebook what is theirs.
-const manualWords = 35_927
+// notebook and the pages of bytes (format, layout, protocol). A ratchet: it goes down, and was raised for KV events,
+// object storage and joining, of which there was no word, never past the 36,000 that are the goal. Who needs room for
+// a new page shortens another one, or leaves to --help, to a package's document or to the notebook what is theirs.
+const manualWords = 36_000
 
 func TestDocsManualsStayShort(t *testing.T) {
 	t.Parallel()

@@ -24,6 +24,7 @@ type Breaker struct {
 	until time.Time // no call is let through, and nobody looks, before
 	asked time.Time // when a call was refused last
 	looks bool      // somebody does
+	said  error     // by the server, which is there and lets nobody in; nil: nothing
 }
 
 // How many failures cost nothing but themselves, how long calls fail after the next, and how long somebody looks for a
@@ -41,7 +42,7 @@ func New() *Breaker { return &Breaker{open: make(chan struct{}, 1)} }
 
 // Allow lets a call through.
 //
-// Errors: Unavailable, with the time after which somebody looks again.
+// Errors: Unavailable, with the time after which somebody looks again; what the server said where it lets nobody in.
 func (b *Breaker) Allow() error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -55,11 +56,14 @@ func (b *Breaker) Allow() error {
 		return nil
 	}
 	b.asked = now
+	if b.said != nil {
+		return b.said
+	}
 	return &skep.Error{Op: "dial", Kind: skep.Unavailable, Field: "circuit breaker", Value: "open", RetryAfter: max(left, time.Millisecond)}
 }
 
-// Watch has reach say whether the server is there, while calls fail and somebody makes them. It ends with ctx.
-func (b *Breaker) Watch(ctx context.Context, reach func() bool) {
+// Watch has reach say why the server cannot be used, while calls fail and somebody makes them. It ends with ctx.
+func (b *Breaker) Watch(ctx context.Context, reach func() error) {
 	for {
 		select {
 		case <-b.open:
@@ -72,10 +76,10 @@ func (b *Breaker) Watch(ctx context.Context, reach func() bool) {
 			case <-ctx.Done():
 				return
 			}
-			if reach() {
-				b.Worked()
+			if err := reach(); err != nil {
+				b.Failed(err)
 			} else {
-				b.Failed()
+				b.Worked()
 			}
 		}
 	}
@@ -90,10 +94,16 @@ func (b *Breaker) look() (after time.Duration, look bool) {
 	return max(time.Until(b.until), 0), b.looks
 }
 
-// Failed says that a call did not reach the server, or had no answer in time.
-func (b *Breaker) Failed() {
+// Failed says why a call did not reach the server; nil: it had no answer in time.
+func (b *Breaker) Failed(why error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	b.said = nil
+	switch skep.KindOf(why) {
+	case skep.Other, skep.Unavailable, skep.Overloaded, skep.Deadline:
+	default:
+		b.said = why
+	}
 	b.failed(1)
 }
 
@@ -101,15 +111,18 @@ func (b *Breaker) Failed() {
 func (b *Breaker) Silent() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	b.said = nil
 	b.failed(max(fails-b.fails, 1))
 }
 
 func (b *Breaker) failed(n int) {
-	if b.fails += n; b.fails < fails {
-		return
-	}
 	now := time.Now()
-	b.until = now.Add(min(first<<min(b.fails-fails, 10), most))
+	if b.fails < fails || !now.Before(b.until) { // else the call began before calls failed, and says nothing new
+		if b.fails += n; b.fails < fails {
+			return
+		}
+		b.until = now.Add(min(first<<min(b.fails-fails, 10), most))
+	}
 	if b.looks {
 		return
 	}
@@ -133,6 +146,6 @@ func (b *Breaker) GaveUp() {
 // Worked says that a call reached it.
 func (b *Breaker) Worked() {
 	b.mu.Lock()
-	b.fails, b.until = 0, time.Time{}
+	b.fails, b.until, b.said = 0, time.Time{}, nil
 	b.mu.Unlock()
 }

@@ -2,6 +2,7 @@ package breaker
 
 import (
 	"context"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -19,7 +20,7 @@ func TestCallsFailAtOnceWhileSomebodyLooks(t *testing.T) {
 		b := New()
 		for i := range fails {
 			require.NoError(t, b.Allow(), i)
-			b.Failed()
+			b.Failed(nil)
 		}
 		for pause := first; pause <= 2*most; pause *= 2 {
 			err := b.Allow()
@@ -32,13 +33,13 @@ func TestCallsFailAtOnceWhileSomebodyLooks(t *testing.T) {
 			require.Equal(t, min(pause, most), after)
 			time.Sleep(after) // of the bubble: takes no time
 			require.ErrorIs(t, b.Allow(), skep.Unavailable, "no call waits for what the look finds")
-			b.Failed()
+			b.Failed(nil)
 		}
 		b.Worked()
 		require.NoError(t, b.Allow())
 		_, look := b.look()
 		require.False(t, look)
-		b.Failed()
+		b.Failed(nil)
 		require.NoError(t, b.Allow())
 	})
 }
@@ -53,6 +54,7 @@ func TestOneWaitInVainIsEnough(t *testing.T) {
 		after, look := b.look()
 		require.True(t, look)
 		require.Equal(t, first, after)
+		time.Sleep(after)
 		b.Silent()
 		after, _ = b.look()
 		require.Equal(t, 2*first, after)
@@ -82,7 +84,7 @@ func TestNobodyLooksForWhatNobodyWants(t *testing.T) {
 		require.ErrorIs(t, b.Allow(), skep.Unavailable)
 		time.Sleep(again)
 		require.NoError(t, b.Allow(), "who saw nothing does not keep the others waiting")
-		b.Failed()
+		b.Failed(nil)
 		_, look = b.look()
 		require.True(t, look)
 	})
@@ -92,40 +94,88 @@ func TestNobodyLooksForWhatNobodyWants(t *testing.T) {
 func TestWatch(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b, there, looks := New(), false, 0
+		b := New()
+		var there atomic.Bool
+		var looks atomic.Int64
 		ctx, stop := context.WithCancel(t.Context())
 		ended := make(chan struct{})
 		go func() {
 			defer close(ended)
-			b.Watch(ctx, func() bool {
-				looks++
-				return there
+			b.Watch(ctx, func() error {
+				looks.Add(1)
+				if there.Load() {
+					return nil
+				}
+				return skep.Unavailable
 			})
 		}()
 		time.Sleep(time.Hour)
-		require.Zero(t, looks)
+		require.Zero(t, looks.Load())
 		b.Silent()
 		time.Sleep(time.Second)
 		synctest.Wait()
-		require.Equal(t, 3, looks, "after .1, .3 and .7 s")
-		there = true
+		require.EqualValues(t, 3, looks.Load(), "after .1, .3 and .7 s")
+		there.Store(true)
 		time.Sleep(time.Second)
 		synctest.Wait()
 		require.NoError(t, b.Allow())
-		require.Equal(t, 4, looks)
+		require.EqualValues(t, 4, looks.Load())
 
-		there = false
+		there.Store(false)
 		b.Silent()
 		time.Sleep(time.Hour)
 		synctest.Wait()
-		was := looks
-		require.Less(t, was, 4+20, "nobody asks for it")
+		was := looks.Load()
+		require.Less(t, was, int64(4+20), "nobody asks for it")
 		require.NoError(t, b.Allow(), "one sees")
-		b.Failed()
+		b.Failed(nil)
 		time.Sleep(most)
 		synctest.Wait()
-		require.Greater(t, looks, was, "and has it looked for")
+		require.Greater(t, looks.Load(), was, "and has it looked for")
 		stop()
 		<-ended
 	})
+}
+
+// Calls that fail at the same time say the same once: who looks for a server that was away for a moment does so soon.
+func TestCallsThatFailTogetherCountOnce(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := New()
+		for range 50 {
+			b.Failed(nil)
+		}
+		b.Silent()
+		after, look := b.look()
+		require.True(t, look)
+		require.Equal(t, first, after)
+		time.Sleep(after)
+		for range 50 {
+			b.Silent()
+		}
+		after, _ = b.look()
+		require.Equal(t, 2*first, after)
+	})
+}
+
+// A server that is there and refuses who calls is no server that is away: calls go on being told what it said.
+func TestWhatTheServerSaidIsNotForgotten(t *testing.T) {
+	t.Parallel()
+	b := New()
+	denied := &skep.Error{Op: "hello", Kind: skep.Denied, Field: "token"}
+	for range fails {
+		require.NoError(t, b.Allow())
+		b.Failed(denied)
+	}
+	require.Equal(t, denied, b.Allow())
+	b.Failed(&skep.Error{Op: "dial", Kind: skep.Unavailable})
+	require.ErrorIs(t, b.Allow(), skep.Unavailable)
+	b.Failed(denied)
+	require.Equal(t, denied, b.Allow())
+	b.Silent()
+	require.ErrorIs(t, b.Allow(), skep.Unavailable)
+	b.Failed(denied)
+	b.Worked()
+	b.Silent()
+	require.ErrorIs(t, b.Allow(), skep.Unavailable)
 }

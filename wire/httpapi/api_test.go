@@ -76,7 +76,8 @@ func credential(t testing.TB, tenant, token string, r auth.Rights) auth.Credenti
 }
 
 func newFixture(t testing.TB, open bool) *fixture {
-	f := &fixture{t: t, store: memstore.New(memstore.Options{}), jobs: &fakeJobs{}}
+	f := &fixture{t: t, store: memstore.New(memstore.Options{}), jobs: &fakeJobs{},
+		cluster: &ClusterView{Node: "a", Nodes: []ClusterNode{}}}
 	t.Cleanup(func() { require.NoError(t, f.store.Close()) })
 	creds := []auth.Credential{
 		credential(t, "a", tokenAdmin, auth.All), credential(t, "a", tokenReader, auth.Read), credential(t, "a", tokenWriter, auth.Write),

@@ -73,13 +73,15 @@ type Listener struct {
 // ServerView is the server as whoever asks sees it.
 type ServerView struct {
 	ServerInfo
-	Open   bool     `json:"open"`   // no credentials are configured
-	Tenant string   `json:"tenant"` // of who asks
-	Rights []string `json:"rights"`
+	Open    bool     `json:"open"`    // no credentials are configured
+	Cluster bool     `json:"cluster"` // it is a node of a cluster whose nodes agree on a map
+	Tenant  string   `json:"tenant"`  // of who asks
+	Rights  []string `json:"rights"`
 }
 
 func (a *api) server(_ *http.Request, id auth.Identity) (any, error) {
-	v := ServerView{ServerInfo: a.o.Server, Open: a.o.Auth.Open(), Tenant: id.Tenant, Rights: id.Rights.Names()}
+	v := ServerView{ServerInfo: a.o.Server, Open: a.o.Auth.Open(), Cluster: a.o.Cluster != nil,
+		Tenant: id.Tenant, Rights: id.Rights.Names()}
 	if v.Listeners == nil {
 		v.Listeners = []Listener{}
 	}

@@ -69,10 +69,10 @@ func (s *Seen) Note(instance uint32, record []byte) {
 	}
 }
 
-// Learn takes what an open saw, and gives the uses that are to be noted in the catalog: those that it did not have, and
-// that of each tenant's newest key. From then on Sealer gives tenants without a key no leave to write as things are put.
-// tenantOf is whose an instance is; false: it is gone. Error: Denied for a tenant that has none of the keys that its
-// things are encrypted with, unless it is to go on without them. REQUIRES: nobody else has k yet.
+// Learn takes what an open saw, and gives the uses that are to be noted in the catalog: those that it did not have,
+// and that of each tenant's newest key. From then on Sealer gives tenants without a key no leave to write as things
+// are put. tenantOf is whose an instance is; false: it is gone. Error: Denied for a tenant that has none of the keys
+// that its things are encrypted with, unless it is to go on without them. REQUIRES: nobody else has k yet.
 func (k *Keys) Learn(seen []Seen, tenantOf func(instance uint32) (string, bool), without bool, log *slog.Logger) ([]Use, error) {
 	all := maps.Collect(k.uses)
 	var fresh []Use

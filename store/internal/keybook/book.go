@@ -15,6 +15,7 @@ import (
 	"context"
 	"log/slog"
 	"slices"
+	"time"
 
 	"github.com/skepkv/skep/store/catalog"
 	"github.com/skepkv/skep/store/internal/crypt"
@@ -28,12 +29,14 @@ type Book struct {
 	catalog  *catalog.Catalog
 	names    *namespaces.Table
 	log      *slog.Logger
-	readOnly bool // the catalog is not written to
+	readOnly bool            // the catalog is not written to
+	ctx      context.Context // of the store
+	timeout  time.Duration   // of what is written
 }
 
 // New makes the book of a store that is being opened. Open follows.
-func New(keys *crypt.Keys, log *slog.Logger, readOnly bool) *Book {
-	return &Book{Keys: keys, log: log, readOnly: readOnly}
+func New(ctx context.Context, keys *crypt.Keys, log *slog.Logger, readOnly bool, timeout time.Duration) *Book {
+	return &Book{Keys: keys, log: log, readOnly: readOnly, ctx: ctx, timeout: timeout}
 }
 
 // Open gives it the catalog and the names, and takes from the catalog which keys are in use.
@@ -69,8 +72,8 @@ func (b *Book) load(ctx context.Context) error {
 	return b.catalog.Commit(ctx, gone, false)
 }
 
-// Learn looks at the keys that the catalog and the blocks name. Error: Denied for those that are not theirs, unless it is
-// to go on without.
+// Learn looks at the keys that the catalog and the blocks name. Error: Denied for those that are not theirs, unless it
+// is to go on without.
 func (b *Book) Learn(ctx context.Context, seen []crypt.Seen, without bool) error {
 	fresh, err := b.Keys.Learn(seen, b.tenantOf, without || b.readOnly, b.log)
 	if err != nil || b.readOnly {
@@ -80,10 +83,12 @@ func (b *Book) Learn(ctx context.Context, seen []crypt.Seen, without bool) error
 }
 
 // Replace is crypt's. A later open with the new key alone is none with a wrong one.
-func (b *Book) Replace(ctx context.Context, keys map[string][]crypt.Key) error {
+func (b *Book) Replace(keys map[string][]crypt.Key) error {
 	if err := b.Keys.Replace(keys, b.tenantOf); err != nil || b.readOnly {
 		return err
 	}
+	ctx, cancel := context.WithTimeout(b.ctx, b.timeout)
+	defer cancel()
 	if err := b.note(ctx, b.Keys.Renewed(b.tenantOf)); err != nil { // which hinders nobody now
 		b.log.Warn("new encryption keys are in use, and the catalog does not say so yet", "error", err)
 	}

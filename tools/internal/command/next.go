@@ -52,9 +52,10 @@ func NextStep(err error) string {
 	if e != nil && e.Kind == skep.Conflict && e.Op == "add device" {
 		return "skep device list --dir D says which devices the store has"
 	}
-	if path := (*fs.PathError)(nil); errors.As(err, &path) && errors.Is(path.Err, syscall.EROFS) && strings.HasPrefix(path.Path, "/dev/") {
-		return "the block device is read-only (lsblk -o NAME,RO shows it; the kernel log says whether an error made it so): " +
-			"blockdev --setrw " + path.Path
+	path := (*fs.PathError)(nil)
+	if errors.As(err, &path) && errors.Is(path.Err, syscall.EROFS) && strings.HasPrefix(path.Path, "/dev/") {
+		return "the block device is read-only (lsblk -o NAME,RO shows it; the kernel log says whether an error made " +
+			"it so): blockdev --setrw " + path.Path
 	}
 	for _, s := range systemSteps {
 		if errors.Is(err, s.errno) {

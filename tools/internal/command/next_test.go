@@ -15,7 +15,8 @@ import (
 // What the operating system refused has its own way out, whatever was being done.
 func TestNextStepOfSystemErrors(t *testing.T) {
 	t.Parallel()
-	readOnly := &skep.Error{Op: "open device", Kind: skep.DeviceFailed, Err: &os.PathError{Op: "open", Path: "/dev/nvme3n1", Err: syscall.EROFS}}
+	readOnly := &skep.Error{Op: "open device", Kind: skep.DeviceFailed,
+		Err: &os.PathError{Op: "open", Path: "/dev/nvme3n1", Err: syscall.EROFS}}
 	assert.Contains(t, command.NextStep(readOnly), "blockdev --setrw /dev/nvme3n1")
 	for errno, says := range map[syscall.Errno]string{
 		syscall.EFBIG: "ulimit -f", syscall.ENOSPC: "free space", syscall.EDQUOT: "quota", syscall.EMFILE: "LimitNOFILE",

@@ -19,6 +19,7 @@ import (
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/tools/internal/command"
+	"github.com/skepkv/skep/tools/internal/secret"
 	"github.com/skepkv/skep/wire"
 )
 
@@ -109,7 +110,7 @@ func (t *Target) resolve() error {
 		if err != nil {
 			return err
 		}
-		if do := command.CloseFile(t.TokenFile); do != "" && t.Err != nil {
+		if do := secret.Close(t.TokenFile); do != "" && t.Err != nil {
 			fmt.Fprintf(t.Err, "warning: everybody on this machine may read the token in %s: %s\n", t.TokenFile, do)
 		}
 		if t.token = strings.TrimSpace(string(b)); t.token == "" {

@@ -70,6 +70,7 @@ func (c *Config) problems() []error {
 	bad(!(c.Trace.Ratio >= 0 && c.Trace.Ratio <= 1), "trace.ratio", c.Trace.Ratio, "0 to 1")
 	wrong = append(wrong, c.checkTLS()...)
 	wrong = append(wrong, c.checkPeers()...)
+	wrong = append(wrong, c.checkJoin()...)
 	wrong = append(wrong, c.checkGateway()...)
 	wrong = append(wrong, c.checkTenants()...)
 	wrong = append(wrong, c.checkEvents()...)

@@ -26,7 +26,7 @@ func (c *Config) clusterMap() (*clustermap.Map, *clustermap.Node, error) {
 			n.Addr, n.RESP = now.Addr, now.RESP
 		}
 		return m, n, nil
-	case c.Cluster == "" && c.Node == "":
+	case c.Cluster == "" && (c.Node == "" || len(c.Join.Seeds) > 0):
 		return nil, nil, nil
 	case c.Cluster == "":
 		return nil, nil, problem("cluster", "empty", "a file, where node is set and dir is no node's (skep cluster init and add make it one)")

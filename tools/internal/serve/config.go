@@ -22,6 +22,7 @@ type Config struct {
 	Cluster string `yaml:"cluster" flag:"cluster" doc:"file with the map of a cluster, YAML or JSON, whose node this server is; empty: none, or dir is a node's (skep cluster init, add)"`
 	Node    string `yaml:"node" flag:"node" doc:"name of the node that this server is, of those in cluster; where listen is the default, it listens at the node's address"`
 
+	Join  JoinConfig  `yaml:"join" doc:"joining a cluster by itself; off while seeds is empty"`
 	Peers PeersConfig `yaml:"peers" doc:"connections between the nodes of a cluster that agree on its map (skep cluster init)"`
 
 	Store StoreConfig `yaml:"store" doc:"the store itself"`
@@ -167,6 +168,7 @@ func Default() *Config {
 			Connections: 10_000, Keys: 1 << 20, MemoryBytes: 384 << 20,
 			Drain: Duration(30 * time.Second), Op: Duration(10 * time.Second), IO: Duration(30 * time.Second),
 		},
+		Join:   JoinConfig{Weight: 1, Wait: Duration(30 * time.Second), Replicas: 1},
 		Bucket: objectstore.Default(),
 		Redis:  RESPConfig{Lockstep: None, ExistsLease: Duration(10 * time.Second), ExistsLeaseBytes: 256 << 20, Copies: 1, Cluster: true},
 		Events: EventsConfig{

@@ -3,7 +3,9 @@ package serve
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -112,11 +114,10 @@ func TestAlertsLoad(t *testing.T) {
 	require.NoError(t, err, "%s", out)
 }
 
-// The manifests agree with each other and with what the server takes.
-func TestKubernetesManifests(t *testing.T) {
-	t.Parallel()
-	docs := map[string]map[string]any{}
-	d := yaml.NewDecoder(strings.NewReader(read(t, filepath.Join(deploy, "kubernetes/skep.yaml"))))
+// manifest reads the documents of one, by kind. dig gives what lies in one at a path.
+func manifest(t *testing.T, name string) (docs map[string]map[string]any, dig func(v any, path ...any) any) {
+	docs = map[string]map[string]any{}
+	d := yaml.NewDecoder(strings.NewReader(read(t, filepath.Join(deploy, "kubernetes", name))))
 	for {
 		var doc map[string]any
 		if err := d.Decode(&doc); err == io.EOF {
@@ -126,7 +127,7 @@ func TestKubernetesManifests(t *testing.T) {
 		}
 		docs[doc["kind"].(string)] = doc
 	}
-	dig := func(v any, path ...any) any {
+	return docs, func(v any, path ...any) any {
 		for _, p := range path {
 			switch k := p.(type) {
 			case string:
@@ -138,6 +139,12 @@ func TestKubernetesManifests(t *testing.T) {
 		}
 		return v
 	}
+}
+
+// The manifests agree with each other and with what the server takes.
+func TestKubernetesManifests(t *testing.T) {
+	t.Parallel()
+	docs, dig := manifest(t, "skep.yaml")
 	tokens := t.TempDir()
 	text := strings.ReplaceAll(dig(docs["ConfigMap"], "data", "skep.yaml").(string), "/tokens/", tokens+"/")
 	for _, name := range []string{"engine", "operator"} {
@@ -170,6 +177,54 @@ func TestKubernetesManifests(t *testing.T) {
 	var mem Size
 	require.NoError(t, mem.Set(strings.Replace(dig(pod, "containers", 0, "resources", "limits", "memory").(string), "Gi", "GiB", 1)))
 	assert.Greater(t, mem, c.Store.DRAMBytes+c.Store.IOBytes+2<<30, "the budgets fit, with room for catalog, index and Go")
+}
+
+// Each pod of the cluster's manifest has settings of its own, by its name: it knows itself and the others.
+func TestKubernetesManifestOfACluster(t *testing.T) {
+	t.Parallel()
+	docs, dig := manifest(t, "cluster.yaml")
+	p := newPKI(t)
+	p.issue("tls")
+	require.NoError(t, os.Rename(filepath.Join(p.dir, "tls.pem"), filepath.Join(p.dir, "tls.crt")))
+	require.NoError(t, os.Rename(filepath.Join(p.dir, "ca.pem"), filepath.Join(p.dir, "ca.crt")))
+	for _, name := range []string{"engine", "nodes", "operator"} {
+		require.NoError(t, os.WriteFile(filepath.Join(p.dir, name), []byte(token+name), 0o600))
+	}
+	text := dig(docs["ConfigMap"], "data", "skep.yaml").(string)
+	here := []string{"/tokens/", p.dir + "/", "/peers/", p.dir + "/", "dir: /data", "dir: " + t.TempDir()}
+	text = strings.NewReplacer(here...).Replace(text)
+	path := write(t, "skep.yaml", text)
+	set := docs["StatefulSet"]
+	pod := dig(set, "spec", "template", "spec")
+	pods := dig(set, "spec", "replicas").(int)
+	seeds := map[string]bool{}
+	for i := range pods {
+		name := fmt.Sprint(dig(set, "metadata", "name"), "-", i)
+		var env []string
+		for _, e := range dig(pod, "containers", 0, "env").([]any) {
+			value, _ := e.(map[string]any)["value"].(string)
+			if value == "" {
+				require.Equal(t, "metadata.name", dig(e, "valueFrom", "fieldRef", "fieldPath"))
+				value = name
+			}
+			env = append(env, dig(e, "name").(string)+"="+strings.ReplaceAll(value, "$(SKEP_NODE)", name))
+		}
+		c, err := Load(path, env, nil)
+		require.NoError(t, err)
+		require.Equal(t, name, c.Node)
+		require.Contains(t, c.Join.Seeds, c.Join.Addr, "it is one of those that others ask")
+		require.Len(t, c.Join.Seeds, pods)
+		seeds[c.Join.Addr] = true
+		host, _, err := net.SplitHostPort(c.Join.Peer)
+		require.NoError(t, err)
+		require.Equal(t, name+"."+dig(set, "spec", "serviceName").(string)+".default.svc.cluster.local", host)
+		require.Equal(t, i == 0, c.Join.First == c.Node)
+		require.Equal(t, 2, c.Join.Replicas)
+	}
+	require.Len(t, seeds, pods)
+	assert.Equal(t, true, dig(docs["Service"], "spec", "publishNotReadyAddresses"))
+	assert.Equal(t, "Parallel", dig(set, "spec", "podManagementPolicy"))
+	assert.Equal(t, 1, dig(docs["PodDisruptionBudget"], "spec", "maxUnavailable"))
 }
 
 func TestSystemdUnit(t *testing.T) {

@@ -78,13 +78,18 @@ func (c *Config) peerToken() (string, error) {
 	if c.Peers.TokenFile == "" {
 		return "", nil
 	}
-	b, err := readFile(c.Peers.TokenFile, 4<<10)
+	return tokenIn("peers.token_file", c.Peers.TokenFile)
+}
+
+// tokenIn is the token in the file that a setting names.
+func tokenIn(field, path string) (string, error) {
+	b, err := readFile(path, 4<<10)
 	if err != nil {
-		return "", &skep.Error{Op: "serve", Kind: skep.Invalid, Field: "peers.token_file", Value: c.Peers.TokenFile, Err: err}
+		return "", &skep.Error{Op: "serve", Kind: skep.Invalid, Field: field, Value: path, Err: err}
 	}
 	token := strings.TrimSpace(string(b))
 	if token == "" {
-		return "", problem("peers.token_file", c.Peers.TokenFile, "a file with a token in it")
+		return "", problem(field, path, "a file with a token in it")
 	}
 	return token, nil
 }

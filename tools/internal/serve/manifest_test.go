@@ -32,7 +32,15 @@ type (
 	k8sContainer struct {
 		Name, Image string
 		Args        []string
-		Ports       []struct {
+		Env         []struct {
+			Name, Value string
+			ValueFrom   struct {
+				FieldRef struct {
+					FieldPath string `yaml:"fieldPath"`
+				} `yaml:"fieldRef"`
+			} `yaml:"valueFrom"`
+		}
+		Ports []struct {
 			Name          string
 			ContainerPort int32 `yaml:"containerPort"`
 		}
@@ -53,7 +61,15 @@ type (
 	}
 	k8sPod struct {
 		TerminationGracePeriodSeconds int64 `yaml:"terminationGracePeriodSeconds"`
-		SecurityContext               struct {
+		Affinity                      struct {
+			PodAntiAffinity struct {
+				Required []struct {
+					TopologyKey   string      `yaml:"topologyKey"`
+					LabelSelector k8sSelector `yaml:"labelSelector"`
+				} `yaml:"requiredDuringSchedulingIgnoredDuringExecution"`
+			} `yaml:"podAntiAffinity"`
+		}
+		SecurityContext struct {
 			RunAsNonRoot        bool                  `yaml:"runAsNonRoot"`
 			RunAsUser           int64                 `yaml:"runAsUser"`
 			FSGroup             int64                 `yaml:"fsGroup"`
@@ -138,7 +154,12 @@ var k8sKinds = map[string]func() any{
 
 func TestKubernetesManifestsHaveOnlyFieldsThatExist(t *testing.T) {
 	t.Parallel()
-	text := read(t, filepath.Join(deploy, "kubernetes/skep.yaml"))
+	for _, name := range []string{"skep.yaml", "cluster.yaml"} {
+		onlyFieldsThatExist(t, read(t, filepath.Join(deploy, "kubernetes", name)))
+	}
+}
+
+func onlyFieldsThatExist(t *testing.T, text string) {
 	seen := 0
 	for _, doc := range strings.Split(text, "\n---\n") {
 		var head struct {

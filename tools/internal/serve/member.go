@@ -51,6 +51,7 @@ func (c *Config) checkPeers() (wrong []error) {
 	id, _, err := c.member()
 	switch {
 	case err != nil: // listenAsNode has said so
+	case id == nil && len(c.Join.Seeds) > 0: // checkJoin looks at what it is to be
 	case id == nil && p.Listen != "":
 		wrong = append(wrong, problem("peers.listen", p.Listen,
 			"empty, while dir is no node's (skep cluster init and add make it one)"))

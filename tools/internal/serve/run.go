@@ -113,6 +113,9 @@ func Run(ctx context.Context, c *Config, o Options) (err error) {
 	if err := s.peers.load(&c.Peers); err != nil {
 		return err
 	}
+	if err := s.become(ctx); err != nil {
+		return err
+	}
 	s.files = raiseLimit() - c.peerFiles() - c.gatewayFiles()
 	if _, err := forConnections(s.files, c.devices()); err != nil {
 		return err

@@ -4,12 +4,13 @@ import (
 	"maps"
 	"slices"
 
-	"github.com/skepkv/skep/tools/internal/command"
+	"github.com/skepkv/skep/tools/internal/secret"
 )
 
 // secretFiles are the files that have a key, a token or a password in them.
 func (c *Config) secretFiles() []string {
-	paths := []string{c.TLS.Key, c.Peers.Key, c.Peers.TokenFile, c.Store.EncryptionKeyFile, c.Bucket.KeyFile, c.Bucket.CredentialsFile}
+	paths := []string{c.TLS.Key, c.Peers.Key, c.Peers.TokenFile, c.Join.TokenFile, c.Store.EncryptionKeyFile,
+		c.Bucket.KeyFile, c.Bucket.CredentialsFile}
 	for _, cc := range c.Credentials {
 		paths = append(paths, cc.TokenFile)
 	}
@@ -22,7 +23,7 @@ func (c *Config) secretFiles() []string {
 // tellOpenFiles warns of those that everybody on the machine may read.
 func (s *server) tellOpenFiles(c *Config) {
 	for _, path := range c.secretFiles() {
-		if do := command.CloseFile(path); do != "" {
+		if do := secret.Close(path); do != "" {
 			s.log.Warn("everybody on this machine may read a file with a secret", "file", path, "next", do)
 		}
 	}

@@ -27,7 +27,8 @@ func TestOpenFilesWithSecretsAreNamed(t *testing.T) {
 	var c Config
 	c.TLS.Key, c.TLS.Cert = file("tls.key", 0o644), file("tls.pem", 0o644)
 	c.Store.EncryptionKeyFile = file("all.keys", 0o604)
-	c.Tenants = map[string]TenantConfig{"a": {EncryptionKeyFile: file("a.keys", 0o600)}, "b": {EncryptionKeyFile: file("b.keys", 0o666)}}
+	c.Tenants = map[string]TenantConfig{"a": {EncryptionKeyFile: file("a.keys", 0o600)},
+		"b": {EncryptionKeyFile: file("b.keys", 0o666)}}
 	c.Credentials = []CredentialConfig{{TokenFile: file("closed.token", 0o640)}, {TokenFile: file("open.token", 0o644)}}
 	var log bytes.Buffer
 	s := &server{c: &c, log: slog.New(slog.NewTextHandler(&log, nil))}

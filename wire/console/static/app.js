@@ -399,7 +399,7 @@ async function start() {
       $('warning').hidden = false;
     }
     if (!s.rights.includes('operator')) $('state').textContent = 'tenant view';
-    const every = { stats: 1, cluster: 2, segments: 3, jobs: 1, calls: 3, tenants: 3, namespaces: 5 };
+    const every = { stats: 1, ...(s.cluster && { cluster: 2 }), segments: 3, jobs: 1, calls: 3, tenants: 3, namespaces: 5 };
     for (const [name, seconds] of Object.entries(every)) {
       await refresh(name);
       timers.push(setInterval(() => document.hidden || refresh(name).catch(() => {}), seconds * 1000));

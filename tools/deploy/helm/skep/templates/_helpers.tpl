@@ -1,0 +1,44 @@
+{{- define "skep.domain" -}}
+{{ .Release.Name }}.{{ .Release.Namespace }}.svc.{{ .Values.clusterDomain }}
+{{- end -}}
+{{- define "skep.labels" -}}
+{app: {{ .Release.Name }}}
+{{- end -}}
+{{- define "skep.tokens" -}}
+{{ .Values.existing.tokens | default (printf "%s-tokens" .Release.Name) }}
+{{- end -}}
+{{- define "skep.peers" -}}
+{{ .Values.existing.peers | default (printf "%s-peers" .Release.Name) }}
+{{- end -}}
+{{- define "skep.settings" -}}
+dir: /data
+devices: {{ .Values.devices | quote }}
+listen: 0.0.0.0:7420
+resp: 0.0.0.0:7421
+http: 0.0.0.0:7422
+unix: none
+join:
+  seeds:
+    {{- range $i := until (int .Values.nodes) }}
+    - {{ $.Release.Name }}-{{ $i }}.{{ include "skep.domain" $ }}:7420
+    {{- end }}
+  first: {{ .Release.Name }}-0
+  wait: 1m
+  replicas: {{ .Values.replicas }}
+  token_file: /tokens/operator
+peers:
+  listen: 0.0.0.0:7423
+  cert: /peers/tls.crt
+  key: /peers/tls.key
+  ca: /peers/ca.crt
+  token_file: /tokens/nodes
+store:
+  capacity_bytes: {{ .Values.capacity }}
+  dram_bytes: {{ .Values.dram }}
+  io_bytes: {{ .Values.io }}
+credentials:
+  - {name: engine, tenant: {{ .Values.tenant | quote }}, rights: [read, write], token_file: /tokens/engine}
+  - {name: nodes, tenant: "*", rights: [read, write], token_file: /tokens/nodes}
+  - {name: operator, tenant: "*", rights: [read, write, admin], token_file: /tokens/operator}
+log: {format: json}
+{{- end -}}

@@ -1,0 +1,177 @@
+package main
+
+import (
+	"bytes"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"text/template"
+
+	"dario.cat/mergo"
+	"github.com/Masterminds/sprig/v3"
+	"github.com/stretchr/testify/require"
+	"go.yaml.in/yaml/v3"
+)
+
+const chart = "../deploy/helm/skep"
+
+// rendered is what Helm makes of the chart, by name of the template: by the template engine and the functions that
+// Helm has them from, and its own four that the chart uses. Nothing is looked up: it is a first installation.
+func rendered(t *testing.T, release string, values map[string]any) map[string]string {
+	t.Helper()
+	all := map[string]any{}
+	text, err := os.ReadFile(filepath.Join(chart, "values.yaml"))
+	require.NoError(t, err)
+	require.NoError(t, yaml.Unmarshal(text, &all))
+	require.NoError(t, mergo.Merge(&all, values, mergo.WithOverride))
+	var about struct {
+		Name       string
+		AppVersion string `yaml:"appVersion"`
+	}
+	text, err = os.ReadFile(filepath.Join(chart, "Chart.yaml"))
+	require.NoError(t, err)
+	require.NoError(t, yaml.Unmarshal(text, &about))
+
+	set := template.New("chart").Option("missingkey=error")
+	own := template.FuncMap{
+		"include": func(name string, data any) (string, error) {
+			var b strings.Builder
+			err := set.ExecuteTemplate(&b, name, data)
+			return b.String(), err
+		},
+		"toYaml": func(v any) (string, error) {
+			b, err := yaml.Marshal(v)
+			return strings.TrimSuffix(string(b), "\n"), err
+		},
+		"fromYaml": func(text string) (out map[string]any, err error) { return out, yaml.Unmarshal([]byte(text), &out) },
+		"lookup":   func(...string) map[string]any { return map[string]any{"data": nil} },
+	}
+	set.Funcs(sprig.TxtFuncMap()).Funcs(own)
+	paths, err := filepath.Glob(filepath.Join(chart, "templates", "*"))
+	require.NoError(t, err)
+	for _, path := range paths {
+		text, err := os.ReadFile(path)
+		require.NoError(t, err)
+		_, err = set.New(filepath.Base(path)).Parse(string(text))
+		require.NoError(t, err)
+	}
+	out := map[string]string{}
+	for _, path := range paths {
+		name := filepath.Base(path)
+		if strings.HasPrefix(name, "_") {
+			continue
+		}
+		var b strings.Builder
+		require.NoError(t, set.ExecuteTemplate(&b, name, map[string]any{
+			"Values": all, "Chart": map[string]any{"Name": about.Name, "AppVersion": about.AppVersion},
+			"Release": map[string]any{"Name": release, "Namespace": "default"},
+		}), name)
+		out[name] = b.String()
+	}
+	return out
+}
+
+// documents are those of YAML text, by kind and name.
+func documents(t *testing.T, text string) map[string]any {
+	t.Helper()
+	out := map[string]any{}
+	d := yaml.NewDecoder(bytes.NewReader([]byte(text)))
+	for {
+		var doc map[string]any
+		err := d.Decode(&doc)
+		if err == io.EOF {
+			return out
+		}
+		require.NoError(t, err, text)
+		if doc != nil {
+			out[doc["kind"].(string)+" "+doc["metadata"].(map[string]any)["name"].(string)] = doc
+		}
+	}
+}
+
+// The chart's defaults are the manifest that can be had without Helm, whose settings are loaded in a test of the
+// server's; and the secrets that its first lines say how to make.
+func TestTheChartIsTheManifest(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile("../deploy/kubernetes/cluster.yaml")
+	require.NoError(t, err)
+	want := documents(t, string(text))
+	files := rendered(t, "skep", nil)
+	got := map[string]any{}
+	for name, text := range files {
+		if name == "NOTES.txt" {
+			continue
+		}
+		for key, doc := range documents(t, text) {
+			got[key] = doc
+		}
+	}
+	keys := func(name string) (out []string) {
+		for k := range got[name].(map[string]any)["data"].(map[string]any) {
+			out = append(out, k)
+		}
+		return out
+	}
+	require.ElementsMatch(t, []string{"engine", "nodes", "operator"}, keys("Secret skep-tokens"))
+	require.ElementsMatch(t, []string{"ca.crt", "tls.crt", "tls.key"}, keys("Secret skep-peers"))
+	delete(got, "Secret skep-tokens")
+	delete(got, "Secret skep-peers")
+	settings := func(docs map[string]any) (out map[string]any) {
+		data := docs["ConfigMap skep"].(map[string]any)["data"].(map[string]any)
+		require.NoError(t, yaml.Unmarshal([]byte(data["skep.yaml"].(string)), &out))
+		delete(data, "skep.yaml")
+		return out
+	}
+	require.Equal(t, settings(want), settings(got))
+	require.Equal(t, want, got)
+}
+
+// What is set reaches the settings and the pods; secrets that are there are not made.
+func TestTheChartsValues(t *testing.T) {
+	t.Parallel()
+	files := rendered(t, "kv", map[string]any{
+		"nodes": 5, "existing": map[string]any{"tokens": "mine", "peers": "theirs"},
+		"settings":     map[string]any{"store": map[string]any{"policy": "lru"}, "log": map[string]any{"level": "debug"}},
+		"nodeSelector": map[string]any{"disk": "nvme"}, "image": map[string]any{"tag": "v1"},
+	})
+	require.Empty(t, documents(t, files["secrets.yaml"]))
+	data := documents(t, files["configmap.yaml"])["ConfigMap kv"].(map[string]any)["data"].(map[string]any)
+	var c struct {
+		Join struct {
+			Seeds []string
+			First string
+		}
+		Store map[string]any
+		Log   map[string]any
+	}
+	require.NoError(t, yaml.Unmarshal([]byte(data["skep.yaml"].(string)), &c))
+	require.Len(t, c.Join.Seeds, 5)
+	require.Equal(t, "kv-4.kv.default.svc.cluster.local:7420", c.Join.Seeds[4])
+	require.Equal(t, "kv-0", c.Join.First)
+	require.Equal(t, "lru", c.Store["policy"])
+	require.Equal(t, "400GiB", c.Store["capacity_bytes"], "what is not set stays")
+	require.Equal(t, map[string]any{"format": "json", "level": "debug"}, c.Log)
+	pod := files["statefulset.yaml"]
+	for _, want := range []string{"replicas: 5", "image: skep:v1", "disk: nvme", "secretName: mine",
+		"secretName: theirs"} {
+		require.Contains(t, pod, want)
+	}
+	require.Contains(t, files["NOTES.txt"], "kubectl exec -n default kv-0 -- /skep cluster status")
+}
+
+// Where Helm is installed it looks for itself.
+func TestHelmTakesTheChart(t *testing.T) {
+	t.Parallel()
+	helm, err := exec.LookPath("helm")
+	if err != nil {
+		t.Skip("helm is not installed: the chart is rendered by its template engine only")
+	}
+	out, err := exec.Command(helm, "lint", chart).CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	out, err = exec.Command(helm, "template", "skep", chart).CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	require.Len(t, documents(t, string(out)), 6)
+}

@@ -1,0 +1,183 @@
+package serve
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"strings"
+	"time"
+
+	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/replication/clustermap"
+	"github.com/skepkv/skep/tools/internal/member"
+	"github.com/skepkv/skep/wire"
+)
+
+// JoinConfig has a server whose directory is no node's yet become a node of a cluster. One whose directory is a node's
+// is that node, whatever this says.
+type JoinConfig struct {
+	Seeds     []string `yaml:"seeds" flag:"join" doc:"binary ports of nodes that a server whose dir is no node's yet asks in turn to be taken in as node, until one does"`
+	Addr      string   `yaml:"addr" flag:"join-addr" doc:"where clients reach its binary port: HOST:PORT"`
+	Peer      string   `yaml:"peer" flag:"join-peer" doc:"where the other nodes reach it: HOST:PORT"`
+	RESP      string   `yaml:"resp" doc:"where Redis clients in cluster mode reach it: HOST:PORT; empty: nowhere"`
+	Weight    int      `yaml:"weight" doc:"its share of the blocks: 1 to 65535"`
+	Domain    []string `yaml:"domain" doc:"what may fail with it, the widest first: zone, rack, host"`
+	TokenFile string   `yaml:"token_file" doc:"file with an operator's token, for the seeds; empty: peers.token_file"`
+	First     string   `yaml:"first" doc:"name of the node that makes the cluster where no seed answers; empty: none"`
+	Wait      Duration `yaml:"wait" doc:"how long that one asks first, at least 5s"`
+	Replicas  int      `yaml:"replicas" doc:"nodes that have each block of a chain of its cluster, 1 to 4"`
+}
+
+const (
+	joinAgain = time.Second // between two rounds of the seeds
+	joinCall  = 30 * time.Second
+)
+
+func (c *Config) checkJoin() (wrong []error) {
+	j := &c.Join
+	if len(j.Seeds) == 0 {
+		return nil
+	}
+	bad := func(is bool, field string, value, limit any) {
+		if is {
+			wrong = append(wrong, problem(field, value, limit))
+		}
+	}
+	bad(c.Node == "", "node", "empty", "the node's name, where join.seeds is set")
+	bad(c.Cluster != "", "cluster", c.Cluster, "empty, where join.seeds is set: the nodes agree on the map")
+	for _, f := range []struct{ field, addr string }{{"join.addr", j.Addr}, {"join.peer", j.Peer}} {
+		_, _, err := net.SplitHostPort(f.addr)
+		socket := f.field == "join.addr" && strings.HasPrefix(f.addr, "unix:")
+		bad(err != nil && !socket, f.field, fmt.Sprintf("%q", f.addr), "HOST:PORT")
+	}
+	if host, _, err := net.SplitHostPort(j.Peer); err == nil {
+		bad(c.Peers.Cert == "" && !loopback(host), "join.peer", j.Peer, noTLS)
+	}
+	within := func(field string, n, most int) { bad(n < 1 || n > most, field, n, fmt.Sprintf("1 to %d", most)) }
+	within("join.weight", j.Weight, clustermap.MaxWeight)
+	within("join.replicas", j.Replicas, clustermap.MaxReplicas)
+	bad(j.Wait < Duration(5*time.Second), "join.wait", j.Wait, "at least 5s")
+	if j.TokenFile != "" {
+		if _, err := c.joinToken(); err != nil {
+			wrong = append(wrong, err)
+		}
+	}
+	return wrong
+}
+
+func (c *Config) joinToken() (string, error) {
+	if c.Join.TokenFile == "" {
+		return c.peerToken()
+	}
+	return tokenIn("join.token_file", c.Join.TokenFile)
+}
+
+// become makes dir a node's, where it is none's and the settings say which it is to be. It asks the seeds until one has
+// taken it in, or ctx ends.
+func (s *server) become(ctx context.Context) error {
+	c := s.c
+	id, _, err := c.member()
+	if err != nil || id != nil || len(c.Join.Seeds) == 0 {
+		return err
+	}
+	j, log := &c.Join, s.log.With("part", "cluster")
+	n := clustermap.Node{Name: c.Node, Addr: j.Addr, Peer: j.Peer, RESP: j.RESP, Weight: j.Weight, Domain: j.Domain}
+	began := time.Now()
+	for round := 0; ; round++ {
+		m, err := member.Join(ctx, c.Dir, n.Name, log, func(ctx context.Context) (member.Added, error) {
+			return s.askSeeds(ctx, &n)
+		})
+		switch {
+		case err == nil:
+			log.Info("the cluster has taken this node in", "node", n.Name, "nodes", len(m.Nodes), "epoch", m.Epoch)
+			return errors.Join(c.listenAsNode()...)
+		case ctx.Err() != nil:
+			return &skep.Error{Op: "join", Kind: skep.Deadline, Err: ctx.Err()}
+		case !errors.Is(err, errNoSeed):
+			return err
+		case j.First == n.Name && time.Since(began) >= time.Duration(j.Wait):
+			return s.found(ctx, n)
+		}
+		if round%10 == 0 {
+			log.Warn("no node of the cluster takes this one in yet", "seeds", j.Seeds, "error", err)
+		}
+		select {
+		case <-time.After(joinAgain):
+		case <-ctx.Done():
+			return &skep.Error{Op: "join", Kind: skep.Deadline, Err: ctx.Err()}
+		}
+	}
+}
+
+// errNoSeed says that no seed has said yes or no.
+var errNoSeed = errors.New("no seed has answered")
+
+// askSeeds asks one after another to have the node taken in.
+func (s *server) askSeeds(ctx context.Context, n *clustermap.Node) (added member.Added, err error) {
+	in, err := json.Marshal(n)
+	if err != nil {
+		return added, err
+	}
+	var all []error
+	for _, seed := range s.c.Join.Seeds {
+		if seed == n.Addr {
+			continue
+		}
+		out, err := s.askSeed(ctx, seed, in)
+		switch skep.KindOf(err) {
+		case skep.Conflict:
+			return added, fmt.Errorf("%w: where that node's volume was lost, have it removed (skep cluster remove %s) and "+
+				"start this one again", err, n.Name)
+		case skep.Denied, skep.Invalid:
+			return added, fmt.Errorf("%s: %w", seed, err)
+		}
+		if err == nil {
+			return added, json.Unmarshal(out, &added)
+		}
+		all = append(all, fmt.Errorf("%s: %w", seed, err))
+	}
+	return added, errors.Join(append(all, errNoSeed)...)
+}
+
+func (s *server) askSeed(ctx context.Context, seed string, in []byte) (out []byte, err error) {
+	token, err := s.c.joinToken()
+	if err != nil {
+		return nil, err
+	}
+	secure, err := s.c.peerTLS()
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, joinCall)
+	defer cancel()
+	o := wire.Options{Addr: seed, Token: token, TLS: secure, Name: "join", Strict: true, Conns: 1}
+	client, err := wire.Dial(ctx, o)
+	if err != nil {
+		return nil, err
+	}
+	defer client.Close()
+	return client.Admin(ctx, "cluster add", in)
+}
+
+// found makes the cluster of this node alone.
+func (s *server) found(ctx context.Context, n clustermap.Node) error {
+	n.ID = 1
+	m := &clustermap.Map{Epoch: 1, Group: clustermap.DefaultGroup, Nodes: []clustermap.Node{n}}
+	if s.c.Join.Replicas > 1 { // a map without replicas does not speak of them
+		m.Replicas = s.c.Join.Replicas
+	}
+	if _, err := io.ReadFull(rand.Reader, m.Seed[:]); err != nil {
+		return err
+	}
+	log := s.log.With("part", "cluster")
+	m, err := member.Found(ctx, s.c.Dir, m, log)
+	if err != nil {
+		return err
+	}
+	log.Info("nobody has answered: this node makes the cluster", "node", n.Name, "replicas", m.Replicas)
+	return errors.Join(s.c.listenAsNode()...)
+}
