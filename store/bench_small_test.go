@@ -57,7 +57,7 @@ func BenchmarkSmallValues(b *testing.B) {
 						CatalogFS: countingFS{vfs.Default, &catalog}})
 					require.NoError(b, err)
 					sc := openSpace(b, s, "values", skep.Cache, 1, false)
-					before, at := s.bytesWritten(), catalog.Load()
+					before, at := s.members.Written(), catalog.Load()
 					for i := 0; i < values; i += batch {
 						r := &skep.PutRequest{Scope: sc}
 						for k := range batch {
@@ -69,7 +69,7 @@ func BenchmarkSmallValues(b *testing.B) {
 						requireOutcome(b, skep.Committed, res)
 					}
 					require.NoError(b, s.Flush(context.Background()))
-					device, moved := s.bytesWritten()-before, s.count.MovedBytes.Load()
+					device, moved := s.members.Written()-before, s.count.MovedBytes.Load()
 					require.NoError(b, s.Close())
 					b.ReportMetric(float64(device)/values, "device-B/value")
 					b.ReportMetric(float64(moved)/values, "moved-B/value")

@@ -183,7 +183,7 @@
 //
 // # Goroutines
 //
-// Each has an owner that ends it. The store: the cleaner, keepMark (flushes in the background),
+// Each has an owner that ends it. The store: the cleaner, what keeps the watermark (flushes in the background),
 // accepted puts. Its restores: workers, watch (turns reads that take too long into misses), and a
 // pump for each session (internal/restore). Devices and catalog have their own. Close refuses new calls,
 // ends sessions, waits for accepted blocks, flushes, and then closes downwards; when a

@@ -6,7 +6,6 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -203,7 +202,9 @@ func (s *Store) run() {
 		s.moving.Start()
 		s.background.Go(s.watchSpace)
 		s.space.WarnOfCramped()
-		s.background.Go(s.keepMark)
+		s.background.Go(func() {
+			s.root.Keep(s.ctx, s.closing, s.options.FlushInterval, s.options.FlushBytes, s.advanceMark, s.log)
+		})
 		s.background.Go(s.rows.KeepSynced)
 		s.background.Go(func() { s.mends.Repair(s.ctx, s.closing, func() bool { return s.rows.Failed() != nil }) })
 		if s.options.ScrubRate > 0 {
@@ -224,28 +225,6 @@ func (s *Store) source() source {
 		c.RepairSoon = s.mends.RepairSoon
 	}
 	return source{locate.New(c), s}
-}
-
-// keepMark flushes now and then, so that little needs verifying after a crash.
-func (s *Store) keepMark() {
-	tick := time.NewTicker(s.options.FlushInterval / 4)
-	defer tick.Stop()
-	last := time.Now()
-	for {
-		select {
-		case <-s.closing:
-			return
-		case <-tick.C:
-		}
-		n := s.root.Unflushed()
-		if n == 0 || n < s.options.FlushBytes && time.Since(last) < s.options.FlushInterval {
-			continue
-		}
-		if err := s.advanceMark(s.ctx); err != nil && s.ctx.Err() == nil {
-			s.log.Warn("flush failed", "error", err)
-		}
-		last = time.Now()
-	}
 }
 
 // advanceMark flushes every drive and moves the flushed-up-to mark: an unclean open

@@ -121,21 +121,13 @@ type wearing struct{ s *Store }
 
 func (w wearing) Now() time.Time { return w.s.options.Clock() }
 
-func (w wearing) Written() int64 { return w.s.bytesWritten() }
+func (w wearing) Written() int64 { return w.s.members.Written() }
 
 func (w wearing) Writable() (n int64) {
 	for _, d := range w.s.members.All() {
 		if d != nil && !d.Removed.Load() && !d.Retired.Load() {
 			n++
 		}
-	}
-	return n
-}
-
-// bytesWritten is what the devices have written since the open: payload, logs, cleaning.
-func (s *Store) bytesWritten() (n int64) {
-	for _, d := range s.members.All() {
-		n += int64(d.Dev.Stats().Writes.Bytes)
 	}
 	return n
 }

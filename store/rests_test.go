@@ -30,7 +30,7 @@ func TestFullStoreRests(t *testing.T) {
 				n++
 			}
 			require.Positive(t, n)
-			written := func() int64 { return s.bytesWritten() }
+			written := func() int64 { return s.members.Written() }
 			eventually(t, "nothing is written any more", func() bool {
 				was, rounds := written(), s.space.Inside().Fruitless.Load()
 				eventually(t, "it tries twice", func() bool {

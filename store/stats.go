@@ -55,7 +55,7 @@ func (s *Store) Stats(ctx context.Context) (skep.Stats, error) {
 	}
 	st.Admission = s.ingest.Filter.Stats()
 	st.Reuse = s.reuseStats(st.Blocks, st.BlockBytes, st.DeviceBytes)
-	st.Tenants, st.Programs, st.Work = s.tenantStats(), s.lookups.Programs.Snapshot(), s.works.Snapshot()
+	st.Tenants, st.Programs, st.Work = s.lookups.Tenants(), s.lookups.Programs.Snapshot(), s.works.Snapshot()
 	st.Memory = s.memoryTable()
 	return st, nil
 }

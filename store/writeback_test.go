@@ -195,7 +195,7 @@ func TestAdmissionBudgetHolds(t *testing.T) {
 	const perDay = 16 << 20
 	s, clock, _ := admitting(t, func(o *Options) { o.WriteBudget = perDay })
 	sc := openSpace(t, s, "n", skep.Cache, 1, true)
-	before := s.bytesWritten()
+	before := s.members.Written()
 	for i := range 96 {
 		clock.pass(15 * time.Minute)
 		for k := range 4 {
@@ -207,7 +207,7 @@ func TestAdmissionBudgetHolds(t *testing.T) {
 		}
 		eventually(t, "what was admitted is written", func() bool { return admissionOf(t, s).QueuedBytes == 0 })
 	}
-	wrote := s.bytesWritten() - before
+	wrote := s.members.Written() - before
 	t.Logf("%d of %d put blocks' bytes written in a day, budget %d: %+v", wrote, 96*80*blockSize, 2*perDay, admissionOf(t, s))
 	require.LessOrEqual(t, wrote, int64(2*perDay+appender.MaxBytes+appender.MaxBytes), "two devices")
 	require.Greater(t, wrote, int64(perDay), "and the budget is used")

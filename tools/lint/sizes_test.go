@@ -16,7 +16,7 @@ import (
 // that a small addition need not touch it.
 var most = map[string]int{
 	"fields of store.Store":    24,
-	"methods of *store.Store":  81,
+	"methods of *store.Store":  78,
 	"lines of store":           3600,
 	"lines of store/storetest": 6400,
 	"lines of wire":            4250,

@@ -59,6 +59,14 @@ func (m *Set) Knows(id segment.DeviceID) bool {
 	return slices.ContainsFunc(m.All(), func(d *space.Drive) bool { return segment.DeviceID(d.ID) == id })
 }
 
+// Written is how many bytes the drives have written since the open: payload, logs, cleaning.
+func (m *Set) Written() (n int64) {
+	for _, d := range m.All() {
+		n += int64(d.Dev.Stats().Writes.Bytes)
+	}
+	return n
+}
+
 // Find is the drive of a name: its index, its path, its serial number or the
 // beginning of its id in hexadecimal.
 func (m *Set) Find(op, name string) (*space.Drive, error) {

@@ -1,4 +1,4 @@
-package store
+package lookup
 
 import (
 	"cmp"
@@ -10,12 +10,12 @@ import (
 // shownTenants is how many tenants Stats lists: those that hold most.
 const shownTenants = 64
 
-// tenantStats lists who holds how much, most first.
-func (s *Store) tenantStats() []skep.TenantStats {
-	names := s.names.Tenants()
+// Tenants lists who holds how much, most first.
+func (l *Finder) Tenants() []skep.TenantStats {
+	names := l.Names.Tenants()
 	out := make([]skep.TenantStats, 0, len(names))
 	for i, name := range names {
-		bytes, share := s.index.Usage(uint16(i))
+		bytes, share := l.Index.Usage(uint16(i))
 		out = append(out, skep.TenantStats{Name: name, Bytes: bytes, ShareBytes: share})
 	}
 	slices.SortFunc(out, func(a, b skep.TenantStats) int {
