@@ -5,8 +5,8 @@
     bench.py sglang SOCKET DIR   64 pages of 4 MiB, as SGLang's controller moves them: skepkv.sglang in its page_first
                                  pool, and SGLang's own HiCacheFile in DIR, in turn, seven rounds. It runs by
                                  tools/skepkv/engines.sh bench sglang SOCKET DIR
-    bench.py vllm SOCKET DIR     64 chunks of 4 MiB, one job each way, by vLLM's tiering manager: skepkv.vllm and vLLM's
-                                 own fs tier in DIR, in turn, seven rounds; likewise by engines.sh bench vllm
+    bench.py vllm SOCKET DIR     64 chunks of 4 MiB, one job each way, by vLLM's tiering manager: skepkv.vllm in vLLM's
+                                 own memory and with copies, and vLLM's fs tier in DIR, in turn, seven rounds; likewise by engines.sh bench vllm
     bench.py lmcache SOCKET DIR  64 chunks of 4 MiB in batches of 16, through LMCache's L2 adapters: skepkv.lmcache as
                                  plugin and as native_plugin, and in DIR LMCache's own fs_native (O_DIRECT) and
                                  raw_block (a file, io_uring), in turn, seven rounds; by engines.sh bench lmcache
@@ -150,6 +150,7 @@ def vllm(socket, directory):
     url = "unix:" + socket
     engines = {
         "skepkv.vllm": Engine(url, chunks=BLOCKS, size=SIZE),
+        "skepkv.vllm, copied": Engine(url, chunks=BLOCKS, size=SIZE, direct=False),
         "fs": Engine(url, chunks=BLOCKS, size=SIZE, tier={"type": "fs", "root_dir": directory}),
     }
     print("fs reads and writes " + ("around" if engines["fs"].tier._use_o_direct else "through") + " the page cache")
@@ -168,6 +169,7 @@ def vllm(socket, directory):
                 places |= set(space.exists([k[:32] for k in keys]))
                 space.delete([k[:32] for k in keys])
     print("skep had the chunks in: " + ", ".join(("", "drives", "memory")[t] for t in sorted(places)))
+    print("vLLM's memory is " + ("the server's, too" if engines["skepkv.vllm"].tier._region.shared else "copied"))
     table("tier", took)
     for engine in engines.values():
         engine.close()

@@ -219,6 +219,10 @@ class TestChunks(OnServer):
         eventually(lambda: e.load(keys[:8]) == [True] * 8, 120)
         e.store(keys)
         self.assertEqual((e.load(keys), e.tier.counters()["failed"]), ([True] * 10, 0))
+        region = e.manager.primary_tier._mmap_region
+        e.close()
+        self._cleanups = [c for c in self._cleanups if c[0] != e.close]
+        self.assertIsNone(region.mmap_obj, "vLLM has unmapped it")
 
     def test_memory_that_cannot_be_shared_is_copied(self):
         small = Server(shared="8MiB")

@@ -125,6 +125,7 @@ class Region:
             self._cond.notify_all()
             free = self._cond.wait_for(lambda: self._users == 0, timeout=timeout) and not self._busy
         if self._with is None and free or store is not None and free and self._let_go(store, timeout):
+            self._flat = memoryview(b"")  # the engine unmaps it
             return
         _kept.append(self._flat)
         self._log.warning("skep: the server may use the engine's memory yet, which stays mapped")
