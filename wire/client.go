@@ -192,9 +192,9 @@ func NewClient(o Options) (*Client, error) {
 		}
 	}
 	c.ctx, c.cancel = context.WithCancel(context.Background())
-	c.wait.Add(2)
+	c.wait.Add(1)
 	go c.ping()
-	go c.look()
+	c.wait.Go(func() { c.guard.Watch(c.ctx, c.reach) }) // so that no call has to wait for a server that is not there
 	return c, nil
 }
 
@@ -293,12 +293,6 @@ func (c *Client) conn(ctx context.Context, i int) (*clientConn, error) {
 	c.guard.Worked()
 	s.conn = x
 	return x, nil
-}
-
-// look dials a server that is not there, so that no call has to wait for it.
-func (c *Client) look() {
-	defer c.wait.Done()
-	c.guard.Watch(c.ctx, c.reach)
 }
 
 // reach makes a connection, and says why there is none.
