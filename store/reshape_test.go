@@ -284,6 +284,7 @@ func TestCopiesAreMadeAgain(t *testing.T) {
 			for _, keys := range runs {
 				requireChain(t, s, sc, keys, size)
 			}
+			eventually(t, "the task is told of", func() bool { return len(s.Tasks()) > 0 })
 			require.Equal(t, "re-replicate", s.Tasks()[0].Task)
 			require.Positive(t, s.Tasks()[0].Bytes)
 		})
