@@ -17,7 +17,6 @@ type network struct {
 	t      testing.TB
 	prefix string
 	hosts  []*host
-	asked  int // commands that were run
 }
 
 // host is a network namespace with one address.
@@ -58,7 +57,6 @@ func (n *network) bridge() string { return n.prefix + "-br" }
 // run runs a command that must succeed.
 func (n *network) run(args ...string) {
 	n.t.Helper()
-	n.asked++
 	out, err := exec.Command(args[0], args[1:]...).CombinedOutput()
 	require.NoError(n.t, err, "%s: %s", strings.Join(args, " "), out)
 }

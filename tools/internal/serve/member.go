@@ -135,6 +135,8 @@ func (s *server) load(ctx context.Context) consensus.Load {
 	l := consensus.Load{Missing: -1}
 	if st, err := s.st.Stats(ctx); err == nil {
 		l.Blocks, l.Bytes, l.Capacity = st.Blocks, st.BlockBytes, st.CapacityBytes
+	} else {
+		s.log.Warn("what this node has cannot be told to who asks how the cluster stands", "error", err)
 	}
 	if r := s.repair; r != nil {
 		state := r.state()
