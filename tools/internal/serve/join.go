@@ -130,8 +130,8 @@ func (s *server) askSeeds(ctx context.Context, n *clustermap.Node) (added member
 		out, err := s.askSeed(ctx, seed, in)
 		switch skep.KindOf(err) {
 		case skep.Conflict:
-			return added, fmt.Errorf("%w: where that node is this one, and its volume was lost, have it removed (skep cluster remove %s) and "+
-				"start this one again", err, n.Name)
+			return added, fmt.Errorf("%w: where that node is this one, and its volume was lost, have it removed "+
+				"(skep cluster remove %s) and start this one again", err, n.Name)
 		case skep.Denied, skep.Invalid:
 			return added, fmt.Errorf("%s: %w", seed, err)
 		}
