@@ -109,7 +109,7 @@ func TestConsole(t *testing.T) {
 	t.Parallel()
 	ctx, said := browser(t)
 	c := local(t)
-	c.Devices = "4"
+	c.FileDevices = 4
 	c.Store.CapacityBytes = 512 << 20
 	c.Tenants = map[string]serve.TenantConfig{"default": {Bytes: 300 << 20, RequestsPerSecond: 5000}}
 	at := start(t, c)

@@ -21,7 +21,7 @@ func local(t *testing.T) *serve.Config {
 	c.Dir = filepath.Join(t.TempDir(), "d")
 	c.Unix = serve.None
 	c.Listen, c.RESP, c.HTTP = "127.0.0.1:0", "127.0.0.1:0", "127.0.0.1:0"
-	c.Devices, c.Store.CapacityBytes, c.Store.DRAMBytes, c.Store.IOBytes, c.Limits.MemoryBytes = "2", 256<<20, 32<<20, 64<<20, 64<<20
+	c.FileDevices, c.Store.CapacityBytes, c.Store.DRAMBytes, c.Store.IOBytes, c.Limits.MemoryBytes = 2, 256<<20, 32<<20, 64<<20, 64<<20
 	return c
 }
 

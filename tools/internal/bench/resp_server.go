@@ -88,7 +88,7 @@ func (s *respServer) cpu() (float64, error) {
 // startSkep starts skep serve on a store of its own, RESP alone.
 func (w *respBench) startSkep(ctx context.Context, name string, dram int64, secure bool) (*respServer, error) {
 	dir := filepath.Join(w.dir, name)
-	cmd, err := self.Command(ctx, w.Self, "serve", "--json", "--log", "error", "--dir", dir, "--devices", strconv.Itoa(w.Devices),
+	cmd, err := self.Command(ctx, w.Self, "serve", "--json", "--log", "error", "--dir", dir, "--file-devices", strconv.Itoa(w.Devices),
 		"--capacity", strconv.FormatInt(max(16*w.TotalBytes, 2<<30), 10), "--dram", strconv.FormatInt(dram, 10), "--listen", "none", "--unix", "none", "--http", "none", "--resp", "127.0.0.1:0")
 	if err != nil {
 		return nil, err

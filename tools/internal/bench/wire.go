@@ -205,7 +205,7 @@ func (w *wireBench) stop() (err error) {
 func (w *wireBench) serve(ctx context.Context, name string, dram int64, secure bool) (*wireServer, error) {
 	dir := filepath.Join(w.dir, name)
 	s := &wireServer{respServer: &respServer{said: &tail{}}, unix: filepath.Join(w.dir, name+".sock")}
-	cmd, err := self.Command(ctx, w.Self, "serve", "--json", "--log", "error", "--dir", dir, "--devices", strconv.Itoa(w.Devices),
+	cmd, err := self.Command(ctx, w.Self, "serve", "--json", "--log", "error", "--dir", dir, "--file-devices", strconv.Itoa(w.Devices),
 		"--dram", strconv.FormatInt(dram, 10), "--listen", "127.0.0.1:0", "--unix", s.unix, "--resp", "none", "--http", "127.0.0.1:0")
 	if err != nil {
 		return nil, err

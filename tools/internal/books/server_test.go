@@ -98,7 +98,7 @@ func (t *tail) last(n int) string {
 }
 
 func (s *server) env() []string {
-	env := append(os.Environ(), "SKEP_DIR="+s.dir, "SKEP_DEVICES=3", "SKEP_STORE_CAPACITY_BYTES="+capacity, "SKEP_STORE_DRAM_BYTES=16MiB", "SKEP_STORE_IO_BYTES=128MiB",
+	env := append(os.Environ(), "SKEP_DIR="+s.dir, "SKEP_FILE_DEVICES=3", "SKEP_STORE_CAPACITY_BYTES="+capacity, "SKEP_STORE_DRAM_BYTES=16MiB", "SKEP_STORE_IO_BYTES=128MiB",
 		"SKEP_LIMITS_MEMORY_BYTES=128MiB", "SKEP_STORE_BLOCK_BYTES=256KiB", "SKEP_REDIS_COPIES=2")
 	at := map[string]string{"wire": "127.0.0.1:0", "resp": "127.0.0.1:0", "http": "127.0.0.1:0"}
 	if s.at != nil {

@@ -21,7 +21,7 @@ var Program = command.Program{
 	Name:  "skep",
 	Short: "the database for LLM KV caches",
 	Long:  "skep keeps the KV cache of language models on NVMe drives and gives it back at their speed.",
-	Example: "  skep serve --dir kv --devices 1 --capacity 8GiB      a server on this machine\n" +
+	Example: "  skep serve --dir kv --file-devices 1 --capacity 8GiB      a server on this machine\n" +
 		"  skep put greeting --text hello; skep get greeting    what redis-cli -p 7421 get greeting finds, too\n" +
 		"  skep status --wait ready                             how it stands",
 	Groups: []command.Group{

@@ -32,7 +32,7 @@ func TestServersJoinByThemselves(t *testing.T) {
 	start := func(name string) {
 		cmd, err := self.Command(context.Background(), nil, "serve", "--config", n.config, "--dir", n.dir(name),
 			"--node", name, "--join", seeds, "--join-addr", n.addr(name), "--join-peer", peers[name],
-			"--devices", "1", "--capacity", "256MiB", "--dram", "32MiB", "--resp", "none", "--http", "none", "--log", "error")
+			"--file-devices", "1", "--capacity", "256MiB", "--dram", "32MiB", "--resp", "none", "--http", "none", "--log", "error")
 		require.NoError(t, err)
 		cmd.Env = append(cmd.Env, "SKEP_JOIN_FIRST=a", "SKEP_JOIN_WAIT=5s", "SKEP_JOIN_REPLICAS=2",
 			"SKEP_JOIN_DOMAIN=rack-"+name)

@@ -68,7 +68,7 @@ func (n *nodes) add(name, by string) map[string]any {
 func (n *nodes) serve(name string) {
 	n.t.Helper()
 	cmd, err := self.Command(context.Background(), nil, "serve", "--config", n.config, "--dir", n.dir(name),
-		"--devices", "1", "--capacity", "256MiB", "--dram", "32MiB", "--resp", "none", "--http", "none",
+		"--file-devices", "1", "--capacity", "256MiB", "--dram", "32MiB", "--resp", "none", "--http", "none",
 		"--log", "error")
 	require.NoError(n.t, err)
 	cmd.Stderr = os.Stderr

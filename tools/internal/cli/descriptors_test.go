@@ -93,7 +93,7 @@ func (s *served) stop() {
 func TestIdleConnectionsLeaveTheStoreItsFiles(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "store")
-	s := serveUnder(t, "ulimit -n 256", "--dir", dir, "--capacity", "256MiB", "--devices", "2", "--unix", "none")
+	s := serveUnder(t, "ulimit -n 256", "--dir", dir, "--capacity", "256MiB", "--file-devices", "2", "--unix", "none")
 	var idle []net.Conn
 	defer func() {
 		for _, c := range idle {

@@ -19,7 +19,7 @@ import (
 func TestAStoreInUseIsLookedAfter(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "store")
-	s := serveUnder(t, ":", "--dir", dir, "--capacity", "256MiB", "--devices", "3", "--unix", "none")
+	s := serveUnder(t, ":", "--dir", dir, "--capacity", "256MiB", "--file-devices", "3", "--unix", "none")
 	rc := redistest.New(redistest.Options{Addr: s.at["resp"]})
 	for i := range 20 {
 		require.NoError(t, rc.Set(t.Context(), fmt.Sprint("k", i), bytes.Repeat([]byte{byte(i)}, 1<<20), 0))
@@ -65,7 +65,7 @@ func TestAStoreInUseIsLookedAfter(t *testing.T) {
 // Alone: the working directory is the process's.
 func TestARelativePathIsTheCallers(t *testing.T) {
 	dir, there, here := filepath.Join(t.TempDir(), "store"), t.TempDir(), t.TempDir()
-	s := serveUnder(t, "cd '"+there+"'", "--dir", dir, "--capacity", "256MiB", "--devices", "2", "--unix", "none")
+	s := serveUnder(t, "cd '"+there+"'", "--dir", dir, "--capacity", "256MiB", "--file-devices", "2", "--unix", "none")
 	t.Chdir(here)
 	skepRun(t, "device", "add", "another", "--dir", dir, "--json").OK(t)
 	require.FileExists(t, filepath.Join(here, "another"))

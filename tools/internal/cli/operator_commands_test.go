@@ -111,7 +111,7 @@ var played = map[string][]operation{
 	"replay":      {{args: words("-", "--block-size", "8192", "--file-devices", "3"), devices: true}},
 	"config show": {{args: none, reads: true}},
 	"serve": {
-		{args: words("--listen", "none", "--resp", "none", "--unix", "none", "--http", "127.0.0.1:0", "--dram", "0", "--devices", "3"), endless: true},
+		{args: words("--listen", "none", "--resp", "none", "--unix", "none", "--http", "127.0.0.1:0", "--dram", "0", "--file-devices", "3"), endless: true},
 	},
 }
 

@@ -248,7 +248,7 @@ func TestADamagedTraceMakesNothing(t *testing.T) {
 	assert.Equal(t, 2, o.Code)
 	e := o.JSON(t)["error"].(map[string]any)
 	assert.Equal(t, path+":1: input_length", e["field"])
-	assert.Contains(t, e["next"], "nothing was replayed past this place")
+	assert.Contains(t, e["next"], "nothing was read past this place")
 	assert.NoDirExists(t, dir)
 }
 

@@ -14,26 +14,30 @@ import (
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/tools/internal/command"
+	"github.com/skepkv/skep/tools/internal/replaycmd"
 	"github.com/skepkv/skep/tools/internal/serve"
 	"github.com/skepkv/skep/tools/internal/size"
+	"github.com/skepkv/skep/tools/internal/trace"
 )
 
 // sizeResult is what skep size prints.
 type sizeResult struct {
 	size.Answer
-	Model    string `json:"model"`    // name, or path of the config.json
-	Note     string `json:"note"`     // what the arithmetic leaves out for this model
-	Settings string `json:"settings"` // the file that was written
+	Traffic  *size.Traffic `json:"traffic"`  // what the trace says, null without one
+	Model    string        `json:"model"`    // name, or path of the config.json
+	Note     string        `json:"note"`     // what the arithmetic leaves out for this model
+	Settings string        `json:"settings"` // the file that was written
 }
 
 func (a *app) sizeCommand() *cobra.Command {
-	var model, config, kv, settings string
+	var model, config, kv, settings, recorded string
 	ask := size.Ask{}
 	drive, read := serve.Size(3_840_000_000_000), serve.Size(6_000_000_000)
 	keep := serve.Duration(24 * time.Hour)
 	cmd := &cobra.Command{Use: "size", Short: "say which hardware a fleet needs, and whether loading wins over computing", Args: command.NoArgs,
 		Example: "  skep size --model llama-3.1-70b --prompts 4 --prompt-tokens 12000 --repeat 0.8 --prefill 15000\n" +
-			"  skep size --config config.json --kv fp8 --drives 8 --drive-size 7.68TB --settings skep.yaml"}
+			"  skep size --config config.json --kv fp8 --drives 8 --drive-size 7.68TB --settings skep.yaml\n" +
+			"  skep size --trace conversations.jsonl.zst --keep 1h"}
 	f := cmd.Flags()
 	f.StringVar(&model, "model", "llama-3.1-8b", "the model: "+strings.Join(size.Models(), ", "))
 	f.StringVar(&config, "config", "", "a model's config.json in place of --model")
@@ -43,6 +47,7 @@ func (a *app) sizeCommand() *cobra.Command {
 	f.Float64Var(&ask.PromptTokens, "prompt-tokens", 8000, "tokens of a prompt")
 	f.Float64Var(&ask.Repeat, "repeat", 0.7, "share of a prompt that an earlier prompt began with, 0 to 1")
 	f.Var(&keep, "keep", "within how long such a prompt comes")
+	f.StringVar(&recorded, "trace", "", "a recorded workload in place of --prompts, --prompt-tokens and --repeat: what skep replay takes")
 	f.Float64Var(&ask.Prefill, "prefill", 10_000, "tokens a second that the engines compute, all together")
 	f.IntVar(&ask.Drives, "drives", 0, "drives there are; 0: as many as are needed")
 	f.Var(&drive, "drive-size", "size of a drive")
@@ -70,6 +75,17 @@ func (a *app) sizeCommand() *cobra.Command {
 			return err
 		}
 		ask.Shape.BlockTokens = tokens
+		if recorded != "" {
+			for _, name := range []string{"prompts", "prompt-tokens", "repeat"} {
+				if cmd.Flags().Changed(name) {
+					return skep.Invalidf("size", "--trace and --"+name, "both", "one of them")
+				}
+			}
+			if r.Traffic, err = trafficIn(recorded, time.Duration(keep)); err != nil {
+				return err
+			}
+			ask.Prompts, ask.PromptTokens, ask.Repeat = r.Traffic.Prompts, r.Traffic.PromptTokens, r.Traffic.Repeat
+		}
 		answer, err := size.For(ask)
 		if err != nil {
 			return err
@@ -84,6 +100,17 @@ func (a *app) sizeCommand() *cobra.Command {
 		return a.Print(r, func(w io.Writer) { printSize(w, ask, r) })
 	}
 	return cmd
+}
+
+// trafficIn sums up the trace at path.
+func trafficIn(path string, keep time.Duration) (*size.Traffic, error) {
+	tr, err := trace.Open(path)
+	if err != nil {
+		return nil, replaycmd.AsTrace(err)
+	}
+	defer tr.Close()
+	t, err := size.TrafficOf(tr.All(), keep)
+	return t, replaycmd.AsTrace(err)
 }
 
 // largestConfig is how much of a config.json is read.
@@ -112,13 +139,13 @@ func writeSettings(path string, ask size.Ask, r *size.Answer) error {
 		BlockBytes    serve.Size `yaml:"block_bytes"`
 	}
 	b, err := yaml.Marshal(struct {
-		Devices string         `yaml:"devices"`
-		Store   store          `yaml:"store"`
-		Redis   map[string]int `yaml:"redis"`
+		FileDevices int            `yaml:"file_devices"`
+		Store       store          `yaml:"store"`
+		Redis       map[string]int `yaml:"redis"`
 	}{
-		Devices: fmt.Sprint(r.Drives),
-		Store:   store{serve.Size(r.SettingsCapacity >> 20 << 20), serve.Size(r.SettingsBlockBytes)},
-		Redis:   map[string]int{"copies": ask.Copies},
+		FileDevices: r.Drives,
+		Store:       store{serve.Size(r.SettingsCapacity >> 20 << 20), serve.Size(r.SettingsBlockBytes)},
+		Redis:       map[string]int{"copies": ask.Copies},
 	})
 	if err != nil {
 		return err
@@ -130,7 +157,7 @@ func writeSettings(path string, ask size.Ask, r *size.Answer) error {
 	if err != nil {
 		return err
 	}
-	_, err = fmt.Fprintf(f, "# From skep size. devices: a number makes files in dir; name the drives instead, separated by commas.\n%s", b)
+	_, err = fmt.Fprintf(f, "# From skep size. file_devices makes files in dir; name the drives instead: devices: [/dev/nvme0n1, ...]\n%s", b)
 	if err1 := f.Close(); err == nil {
 		err = err1
 	}
@@ -144,6 +171,10 @@ func printSize(w io.Writer, ask size.Ask, r *sizeResult) {
 		verdict = "computing is faster than these drives; more of them, or overlapping both, would help"
 	}
 	found := ask.PromptTokens * ask.Repeat
+	if t := r.Traffic; t != nil {
+		fmt.Fprintf(w, "%d prompts in %v: %.4g a second of %.5g tokens, %.1f %% of them found within %v\n\n", t.Requests,
+			time.Duration(t.Seconds*1e9).Round(time.Second), t.Prompts, t.PromptTokens, 100*t.Repeat, time.Duration(ask.Keep*1e9))
+	}
 	command.Table(w,
 		command.Row("KV of a token", big(float64(r.BytesPerToken)), tokenFormula(ask.Shape)),
 		command.Row("of a block", big(float64(r.BytesPerBlock)), fmt.Sprintf("× %d tokens", ask.Shape.BlockTokens)),

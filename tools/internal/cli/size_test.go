@@ -22,7 +22,7 @@ func TestSizeWritesSettings(t *testing.T) {
 	assert.Equal(t, file, r["settings"])
 	c, err := serve.Load(file, nil, map[string]string{"dir": dir})
 	require.NoError(t, err)
-	assert.Equal(t, "6", c.Devices)
+	assert.Equal(t, 6, c.FileDevices)
 	assert.Equal(t, serve.Size(1<<20), c.Store.BlockBytes)
 	assert.Equal(t, 2, c.Redis.Copies)
 	assert.Positive(t, c.Store.CapacityBytes)
@@ -32,4 +32,25 @@ func TestSizeWritesSettings(t *testing.T) {
 	assert.Contains(t, again.Stderr, "not there yet")
 	both := skepRun(t, "size", "--model", "llama-3.1-8b", "--config", model)
 	assert.Equal(t, 2, both.Code)
+}
+
+// A recorded workload says what its prompts are, and which of them begin alike.
+func TestSizeOfATrace(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(t.TempDir(), "trace.jsonl")
+	require.NoError(t, os.WriteFile(file, []byte(`{"timestamp": 0, "input_length": 1024, "output_length": 1, "hash_ids": [1, 2]}
+{"timestamp": 4000, "input_length": 1024, "output_length": 1, "hash_ids": [1, 3]}
+`), 0o644))
+	r := skepRun(t, "size", "--trace", file, "--json").OK(t)
+	assert.InDelta(t, 2*512*131_072/4, r["read_bytes_per_second"].(float64)*2, 1, "512 tokens of 128 KiB are found in 4 s")
+	text := skepRun(t, "size", "--trace", file)
+	assert.Contains(t, text.Stdout, "2 prompts in 4s: 0.5 a second of 1024 tokens, 25.0 % of them found within 24h0m0s")
+
+	both := skepRun(t, "size", "--trace", file, "--repeat", "0.5")
+	assert.Equal(t, 2, both.Code)
+	assert.Contains(t, both.Stderr, "--trace and --repeat")
+	require.NoError(t, os.WriteFile(file, []byte("{\"timestamp\": 0}\n"), 0o644))
+	bad := skepRun(t, "size", "--trace", file)
+	assert.Equal(t, 2, bad.Code)
+	assert.Contains(t, bad.Stderr, "mend or re-download")
 }

@@ -209,7 +209,7 @@ func (d *demo) to(s *server) wire.Options {
 // launch starts a node's process.
 func (d *demo) launch(ctx context.Context, s *server) error {
 	cmd, err := self.Command(ctx, d.Self, "serve", "--config", d.file("skep.yaml"), "--cluster", d.file("map.json"), "--node", s.node.Name, "--dir", d.file(s.node.Name),
-		"--devices", "1", "--capacity", "512MiB", "--dram", "32MiB", "--resp", "none", "--http", "none", "--log", "error")
+		"--file-devices", "1", "--capacity", "512MiB", "--dram", "32MiB", "--resp", "none", "--http", "none", "--log", "error")
 	if err != nil {
 		return err
 	}

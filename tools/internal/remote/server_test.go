@@ -65,7 +65,7 @@ func begin(t *testing.T, st skep.Store, change func(*serve.Config)) *server {
 	c := serve.Default()
 	c.Dir = filepath.Join(dir, "d")
 	c.Listen, c.RESP, c.HTTP = "127.0.0.1:0", "127.0.0.1:0", "127.0.0.1:0"
-	c.Devices, c.Store.CapacityBytes, c.Store.DRAMBytes, c.Store.IOBytes, c.Limits.MemoryBytes = "1", 256<<20, 32<<20, 64<<20, 64<<20
+	c.FileDevices, c.Store.CapacityBytes, c.Store.DRAMBytes, c.Store.IOBytes, c.Limits.MemoryBytes = 1, 256<<20, 32<<20, 64<<20, 64<<20
 	if st != nil {
 		c.Unix = filepath.Join(dir, "s")
 	}

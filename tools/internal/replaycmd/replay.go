@@ -199,7 +199,7 @@ func (a *app) replay(ctx context.Context, file string, f *replayFlags) error {
 	p := newProgress(a.Err, total)
 	res, err := replay.Run(ctx, st, &limited{src, f.limit}, replay.Options{BlockBytes: f.blockBytes, Speed: speed, Clock: f.clock.set, Done: p.step})
 	res.Policy, res.Speed, res.Format = f.policy, f.speed, string(src.Format())
-	err = errors.Join(asTrace(err), st.Close())
+	err = errors.Join(AsTrace(err), st.Close())
 	if err != nil && res.Requests == 0 {
 		return err
 	}
@@ -249,10 +249,10 @@ func refusedStore(err error) error {
 func (a *app) openTrace(file string) (*trace.Reader, error) {
 	if file == "-" {
 		r, err := trace.NewReader("standard input", a.In)
-		return r, asTrace(err)
+		return r, AsTrace(err)
 	}
 	r, err := trace.Open(file)
-	return r, asTrace(err)
+	return r, AsTrace(err)
 }
 
 // checkTrace reads a file from end to end before anything is made, so that a damaged
@@ -268,7 +268,7 @@ func (a *app) checkTrace(ctx context.Context, file string) (requests int, err er
 	defer r.Close()
 	for _, err := range r.All() {
 		if err != nil {
-			return 0, asTrace(err)
+			return 0, AsTrace(err)
 		}
 		if requests++; ctx.Err() != nil {
 			return 0, ctx.Err()

@@ -17,11 +17,11 @@ func (e traceError) Place() (string, string, string) {
 
 func (e traceError) Unwrap() error { return e.FormatError }
 
-// asTrace makes the errors of package trace show their fields.
-func asTrace(err error) error {
+// AsTrace makes the errors of package trace show their fields.
+func AsTrace(err error) error {
 	var f *trace.FormatError
 	if errors.As(err, &f) {
-		return command.WithNext(traceError{f}, "nothing was replayed past this place; mend or re-download the file, nothing in it is skipped")
+		return command.WithNext(traceError{f}, "nothing was read past this place; mend or re-download the file, nothing in it is skipped")
 	}
 	return err
 }

@@ -31,12 +31,8 @@ func (c *Config) problems() []error {
 		}
 	}
 	bad(c.Dir == "", "dir", "empty", "a directory")
-	if n, err := strconv.Atoi(c.Devices); c.Devices == "" {
-	} else if err == nil {
-		bad(n < 1 || n > 64, "devices", n, "1 to 64, or paths")
-	} else {
-		bad(len(c.devicePaths()) == 0, "devices", strconv.Quote(c.Devices), "1 to 64, or paths")
-	}
+	bad(c.FileDevices < 0 || c.FileDevices > 64, "file_devices", c.FileDevices, "1 to 64, or 0 for those there are")
+	bad(c.FileDevices > 0 && len(c.Devices) > 0, "file_devices and devices", "both", "one of them")
 	one := slices.Contains([]bool{c.Listen != None, c.Unix != None, c.RESP != None, c.HTTP != None}, true)
 	bad(!one, "listen, unix, resp and http", "all none", "at least one")
 	path := c.socket()
@@ -223,20 +219,6 @@ func (c *Config) limits() map[string]auth.Limits {
 	out := map[string]auth.Limits{}
 	for name, t := range c.Tenants {
 		out[name] = t.limits()
-	}
-	return out
-}
-
-// devicePaths are the devices when c names them.
-func (c *Config) devicePaths() []string {
-	if _, err := strconv.Atoi(c.Devices); err == nil {
-		return nil
-	}
-	var out []string
-	for _, p := range strings.Split(c.Devices, ",") {
-		if p = strings.TrimSpace(p); p != "" {
-			out = append(out, p)
-		}
 	}
 	return out
 }

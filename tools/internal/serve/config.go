@@ -11,8 +11,9 @@ import (
 // Config is everything skep serve can be told. The text behind each field is what
 // skep config show prints over it.
 type Config struct {
-	Dir     string `yaml:"dir" flag:"dir" doc:"directory of the store; made when it is not there"`
-	Devices string `yaml:"devices" flag:"devices" doc:"how many file devices a new store gets, or the paths of its devices, separated by commas; empty: 4, and those that a store has"`
+	Dir         string `yaml:"dir" flag:"dir" doc:"directory of the store; made when it is not there"`
+	FileDevices int    `yaml:"file_devices" flag:"file-devices" doc:"how many devices, files in dir, a new store gets; 0: 4, or as it has"`
+	Devices     Paths  `yaml:"devices" flag:"device" doc:"paths of devices, drives or files; empty: files in dir, or as it has"`
 
 	Listen string `yaml:"listen" flag:"listen" doc:"HOST:PORT of the binary protocol; none: not over TCP"`
 	Unix   string `yaml:"unix" flag:"unix" doc:"path of the binary protocol's Unix socket, which shared memory needs; none: no socket; empty: skep.sock in dir"`
@@ -37,6 +38,8 @@ type Config struct {
 	Events EventsConfig `yaml:"events" doc:"KV events in vLLM's form, without credentials: docs/howto/route.md"`
 	Log    LogConfig    `yaml:"log" doc:"logging, to standard error"`
 	Trace  Trace        `yaml:"trace" doc:"OpenTelemetry traces; off while endpoint is empty"`
+
+	counted bool // devices was a number, as it was written before there was file_devices
 }
 
 // StoreConfig is the part of the configuration the store gets.
@@ -158,9 +161,10 @@ type Trace struct {
 // Default is the configuration nobody has touched.
 func Default() *Config {
 	return &Config{
-		Listen: "127.0.0.1:7420",
-		RESP:   "127.0.0.1:7421",
-		HTTP:   "127.0.0.1:7422",
+		Devices: Paths{},
+		Listen:  "127.0.0.1:7420",
+		RESP:    "127.0.0.1:7421",
+		HTTP:    "127.0.0.1:7422",
 		Store: StoreConfig{
 			BlockBytes: 2 << 20, DRAMBytes: 256 << 20, IOBytes: 512 << 20, Policy: "cost", Backend: "auto",
 		},

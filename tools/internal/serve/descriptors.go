@@ -2,7 +2,6 @@ package serve
 
 import (
 	"fmt"
-	"strconv"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -37,10 +36,7 @@ func forConnections(limit, devices int) (int, error) {
 
 // devices is how many the configuration names.
 func (c *Config) devices() int {
-	if n, err := strconv.Atoi(c.Devices); err == nil {
-		return n
-	}
-	return len(c.devicePaths())
+	return max(c.FileDevices, len(c.Devices))
 }
 
 // gates bound connections by protocol. None can take all there are: three quarters at most go to the binary

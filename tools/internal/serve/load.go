@@ -37,6 +37,9 @@ func fields(c *Config) []field {
 	walk = func(prefix string, v reflect.Value) {
 		for i := range v.NumField() {
 			t := v.Type().Field(i)
+			if !t.IsExported() {
+				continue
+			}
 			f := field{path: prefix + yamlName(t), flag: t.Tag.Get("flag"), doc: t.Tag.Get("doc"), v: v.Field(i)}
 			switch t.Type.Kind() {
 			case reflect.Struct:
@@ -133,9 +136,22 @@ func loadWithin(limit int64, path string, environ []string, flags map[string]str
 			}
 		}
 	}
+	c.countDevices()
 	wrong = append(wrong, c.listenAsNode()...)
 	wrong = append(append(wrong, c.problems()...), c.tooLarge(limit)...)
 	return c, errors.Join(wrong...)
+}
+
+// countDevices takes a number of devices, as it was written once, for file_devices.
+func (c *Config) countDevices() {
+	n, ok := c.Devices.number()
+	if !ok {
+		return
+	}
+	c.Devices, c.counted = Paths{}, true
+	if c.FileDevices == 0 {
+		c.FileDevices = n
+	}
 }
 
 // merge reads YAML over c, unless there is too much of it.
@@ -228,6 +244,7 @@ func comment(n *yaml.Node, t reflect.Type) {
 type FlagOf struct {
 	Name, Path, Default, Doc string
 	Switch                   bool // its value may be left out: true
+	List                     bool // it may be given several times
 }
 
 // Flags lists the fields that have flags.
@@ -235,7 +252,8 @@ func Flags() []FlagOf {
 	var out []FlagOf
 	for _, f := range fields(Default()) {
 		if f.flag != "" {
-			out = append(out, FlagOf{f.flag, f.path, fmt.Sprint(f.v.Interface()), f.doc, f.v.Kind() == reflect.Bool})
+			k := f.v.Kind()
+			out = append(out, FlagOf{f.flag, f.path, fmt.Sprint(f.v.Interface()), f.doc, k == reflect.Bool, k == reflect.Slice})
 		}
 	}
 	return out

@@ -22,7 +22,7 @@ import (
 func TestADirectoryWithALongPathIsServed(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), strings.Repeat("long", 30))
-	c, err := Load("", nil, map[string]string{"dir": dir, "devices": "1", "store.capacity_bytes": "64MiB", "store.dram_bytes": "16MiB",
+	c, err := Load("", nil, map[string]string{"dir": dir, "file_devices": "1", "store.capacity_bytes": "64MiB", "store.dram_bytes": "16MiB",
 		"store.io_bytes": "64MiB", "limits.memory_bytes": "56MiB", "listen": None, "http": None, "resp": "127.0.0.1:0"})
 	require.NoError(t, err)
 	var log bytes.Buffer

@@ -216,7 +216,7 @@ func (s *server) sayCapacity(ctx context.Context) error {
 
 func (c *Config) storeOptions() store.Options {
 	so := store.Options{
-		Dir: c.Dir, Devices: c.devicePaths(), CapacityBytes: int64(c.Store.CapacityBytes), ChangeCapacity: c.Store.ChangeCapacity, BlockBytes: int64(c.Store.BlockBytes),
+		Dir: c.Dir, Devices: c.Devices, DeviceCount: c.FileDevices, CapacityBytes: int64(c.Store.CapacityBytes), ChangeCapacity: c.Store.ChangeCapacity, BlockBytes: int64(c.Store.BlockBytes),
 		CacheBytes: int64(c.Store.DRAMBytes), IOBytes: int64(c.Store.IOBytes), LeasedBytes: int64(c.Store.LeasedBytes),
 		PinnedBytes: int64(c.Store.PinnedBytes), TenantNamespaces: c.Store.TenantNamespaces, Policy: c.Store.Policy, TenantBytes: c.shares(),
 		Device: device.Options{Backend: c.Store.Backend},
@@ -224,9 +224,6 @@ func (c *Config) storeOptions() store.Options {
 	so.Admin = runtime.GOOS != "windows" // skep top and its like look in through it
 	if so.CacheBytes == 0 {
 		so.CacheBytes = -1 // none; 0 would be the default
-	}
-	if len(so.Devices) == 0 {
-		fmt.Sscan(c.Devices, &so.DeviceCount)
 	}
 	return so
 }
@@ -560,6 +557,9 @@ func (s *server) say() {
 		s.log.Info("listening", "protocol", l.Protocol, "address", l.Address, "tls", l.TLS)
 	}
 	s.tellOpenFiles(s.c)
+	if s.c.counted {
+		s.log.Warn("a number of devices is called file_devices now; the next release takes only that")
+	}
 	if !s.dir.Open() && !s.dir.HasOperator() {
 		s.log.Warn("no credential is an operator's: nobody may see metrics and the store's figures or steer background work; give one tenant '*' and the right admin")
 	}

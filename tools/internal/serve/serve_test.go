@@ -56,11 +56,40 @@ func TestLaterSourcesWin(t *testing.T) {
 	assert.Equal(t, Default().HTTP, c.HTTP, "and what nobody says is the default")
 }
 
+// A store's devices are files in its directory, as many as file_devices says, or at the paths in devices: a list, or
+// text. A number there is what file_devices is called now.
+func TestDevicesByNumberAndByPath(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		text  string
+		env   []string
+		flags map[string]string
+		files int
+		paths Paths
+	}{
+		{text: "file_devices: 3", files: 3},
+		{text: "devices: [/dev/a, /dev/b]", paths: Paths{"/dev/a", "/dev/b"}},
+		{text: "devices: /dev/a, /dev/b", paths: Paths{"/dev/a", "/dev/b"}},
+		{text: "devices: [/dev/a]", env: []string{"SKEP_DEVICES=/dev/c"}, flags: map[string]string{"devices": "/dev/d"}, paths: Paths{"/dev/d"}},
+		{text: `devices: "4"`, files: 4},
+		{text: "devices: 4", env: []string{"SKEP_DEVICES=5"}, files: 5},
+		{text: "devices: 4", flags: map[string]string{"file_devices": "2"}, files: 2},
+	} {
+		got, err := Load(write(t, "skep.yaml", "dir: /d\n"+c.text+"\n"), c.env, c.flags)
+		require.NoError(t, err, c.text)
+		assert.Equal(t, c.files, got.FileDevices, c.text)
+		assert.ElementsMatch(t, c.paths, got.Devices, c.text)
+	}
+	_, err := Load(write(t, "skep.yaml", "dir: /d\nfile_devices: 2\ndevices: [/dev/a]\n"), nil, nil)
+	require.ErrorIs(t, err, skep.Invalid)
+	require.ErrorContains(t, err, "file_devices and devices is both, must be one of them")
+}
+
 // Everything wrong is in one error, by field.
 func TestAllProblemsAreReportedAtOnce(t *testing.T) {
 	t.Parallel()
 	file := write(t, "skep.yaml", `
-devices: "99"
+file_devices: 99
 listen: 0.0.0.0:7420
 resp: nonsense
 nonesuch: 1
@@ -281,7 +310,7 @@ func local(t *testing.T) *Config {
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	c.Unix = filepath.Join(dir, "s")
 	c.Listen, c.RESP, c.HTTP = "127.0.0.1:0", "127.0.0.1:0", "127.0.0.1:0"
-	c.Devices, c.Store.CapacityBytes, c.Store.DRAMBytes, c.Store.IOBytes, c.Limits.MemoryBytes = "2", 256<<20, 32<<20, 64<<20, 64<<20
+	c.FileDevices, c.Store.CapacityBytes, c.Store.DRAMBytes, c.Store.IOBytes, c.Limits.MemoryBytes = 2, 256<<20, 32<<20, 64<<20, 64<<20
 	return c
 }
 

@@ -5,36 +5,46 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strings"
 
 	"github.com/spf13/cobra"
 
 	"github.com/skepkv/skep/tools/internal/command"
 	"github.com/skepkv/skep/tools/internal/serve"
+	"github.com/skepkv/skep/tools/internal/units"
 )
 
 // settings are the flags that name a server's settings.
 type settings struct {
 	file   string
-	values map[string]*string
+	values map[string]func() string
 }
 
 func (s *settings) register(cmd *cobra.Command) {
-	s.values = map[string]*string{}
+	s.values = map[string]func() string{}
 	cmd.Flags().StringVar(&s.file, "config", "", "YAML file of settings; SKEP_CONFIG names one too")
 	for _, f := range serve.Flags() {
-		s.values[f.Path] = cmd.Flags().String(f.Name, f.Default, f.Doc)
+		if f.List {
+			v := cmd.Flags().StringSlice(f.Name, nil, f.Doc)
+			s.values[f.Path] = func() string { return strings.Join(*v, ",") }
+			continue
+		}
+		v := cmd.Flags().String(f.Name, f.Default, f.Doc)
+		s.values[f.Path] = func() string { return *v }
 		if f.Switch {
 			cmd.Flags().Lookup(f.Name).NoOptDefVal = "true"
 		}
 	}
+	units.Renamed(cmd.Flags(), "device", "devices")
+	units.Replaced(cmd.Flags(), "devices", "--file-devices N, or --device PATH,")
 }
 
 // loader gives what reads the settings that flags, environment and file say, as often as it is called.
 func (s *settings) loader(a *command.App, cmd *cobra.Command) func() (*serve.Config, error) {
 	flags := map[string]string{}
 	for _, f := range serve.Flags() {
-		if cmd.Flags().Changed(f.Name) {
-			flags[f.Path] = *s.values[f.Path]
+		if cmd.Flags().Changed(f.Name) || f.Name == "device" && cmd.Flags().Changed("devices") {
+			flags[f.Path] = s.values[f.Path]()
 		}
 	}
 	if cmd.Flags().Changed("log") {

@@ -80,7 +80,7 @@ class Server:
             "serve",
             "--dir",
             os.path.join(self.dir, "store"),
-            "--devices",
+            "--file-devices",
             "1",
             "--capacity",
             self.capacity,
@@ -238,7 +238,7 @@ class Cluster:
     def _start(self, name):
         process = subprocess.Popen(
             [binary(), "serve", "--cluster", self.map, "--node", name, "--dir", os.path.join(self.dir, "store-" + name)]
-            + ["--devices", "1", "--capacity", "256MiB", "--http", "none", "--resp", "none"],
+            + ["--file-devices", "1", "--capacity", "256MiB", "--http", "none", "--resp", "none"],
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,

@@ -12,7 +12,7 @@
 {{- end -}}
 {{- define "skep.settings" -}}
 dir: /data
-devices: {{ .Values.devices | quote }}
+file_devices: {{ .Values.fileDevices }}
 listen: 0.0.0.0:7420
 resp: 0.0.0.0:7421
 http: 0.0.0.0:7422
