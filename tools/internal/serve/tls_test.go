@@ -97,6 +97,34 @@ func TestCertificatesThatRunOutAreTold(t *testing.T) {
 	}
 }
 
+// Of several certificates in a file the first that runs out counts, wherever it stands.
+func TestTheFirstOfAChainThatRunsOutCounts(t *testing.T) {
+	t.Parallel()
+	for _, order := range [][]int{{0, 1, 2}, {1, 2, 0}, {2, 0, 1}} {
+		p := newPKI(t)
+		var chain []byte
+		var first *x509.Certificate
+		for _, i := range order {
+			p.last = time.Duration(i+1) * 24 * time.Hour
+			key, c := p.make("server", p.ca, p.key)
+			if len(chain) == 0 {
+				der, err := x509.MarshalPKCS8PrivateKey(key)
+				require.NoError(t, err)
+				p.write("server.key", "PRIVATE KEY", der)
+			}
+			if i == 0 {
+				first = c
+			}
+			chain = append(chain, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: c.Raw})...)
+		}
+		path := filepath.Join(p.dir, "server.pem")
+		require.NoError(t, os.WriteFile(path, chain, 0o600))
+		l, err := loadCertificate(&TLSConfig{Cert: path, Key: filepath.Join(p.dir, "server.key"), ClientCA: path})
+		require.NoError(t, err)
+		require.Equal(t, map[string]time.Time{"cert": first.NotAfter, "client_ca": first.NotAfter}, l.expires, "%v", order)
+	}
+}
+
 func TestTLSTokensCertificatesAndRotation(t *testing.T) {
 	t.Parallel()
 	p := newPKI(t)
