@@ -141,32 +141,6 @@ func requireNothingAfterARebuild(t *testing.T, s *Store, o Options) *Store {
 	return s
 }
 
-// Whoever makes, purges or deletes namespaces waits for others who do no longer than its context.
-func TestNamingWaitsForAContext(t *testing.T) {
-	t.Parallel()
-	ctx := testContext(t)
-	s, _, _ := openRig(t, nil)
-	defer func() { require.NoError(t, s.Close()) }()
-	sc := openSpace(t, s, "n", skep.Cache, 1, false)
-	s.naming.Turn <- struct{}{} // somebody's is being made, on a full store
-	for name, call := range map[string]func(context.Context) error{
-		"open": func(ctx context.Context) error {
-			_, err := s.OpenNamespace(ctx, skep.NamespaceSpec{Tenant: "other", Name: "n", Shape: anySize})
-			return err
-		},
-		"purge":  func(ctx context.Context) error { return s.Purge(ctx, skep.Purge{Namespace: sc.Namespace}) },
-		"delete": func(ctx context.Context) error { return s.DeleteNamespace(ctx, sc.Namespace) },
-	} {
-		short, cancel := context.WithTimeout(ctx, 10*time.Millisecond)
-		err := call(short)
-		cancel()
-		require.ErrorIs(t, err, skep.Deadline, name)
-		require.ErrorContains(t, err, "namespace being made", name)
-	}
-	s.naming.Turn.Give()
-	requireOutcome(t, skep.Committed, putRun(t, s, sc, chainKeys(1, 3), faultBlock))
-}
-
 // What purges leave in the catalog, and in memory, goes when nothing is left of what they purged.
 func TestPurgesLeaveNothingForEver(t *testing.T) {
 	t.Parallel()

@@ -15,7 +15,7 @@ var wide = map[string]int{
 	"index":       50,
 	"layout":      100,
 	"replication": 150,
-	"store":       750,
+	"store":       700,
 	"tools":       1150,
 	"wire":        550,
 }

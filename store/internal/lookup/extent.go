@@ -11,7 +11,8 @@ import (
 // extentOf is how many tokens a block lacks, which a partial tail does, and the size of its
 // payload: its record says, where the namespace does not fix it or the block has more parts
 // than one. False: the block is gone.
-func (l *Finder) extentOf(ns *namespaces.Namespace, fp index.Fingerprint, e index.Entry) (missing int, bytes int64, ok bool) {
+func (l *Finder) extentOf(ns *namespaces.Namespace, fp index.Fingerprint, e index.Entry) (missing int, bytes int64,
+	ok bool) {
 	if n, fixed := fixedSize(ns, e); fixed && !e.Partial {
 		return 0, n, true
 	}

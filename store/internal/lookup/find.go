@@ -45,7 +45,8 @@ const lookupTries = 8
 
 // chain fills out. True: the block found was gone before it could be leased,
 // look again.
-func (l *Finder) chain(ns *namespaces.Namespace, t namespaces.Tag, r *skep.LookupRequest, out *skep.LookupResult) (again bool) {
+func (l *Finder) chain(ns *namespaces.Namespace, t namespaces.Tag, r *skep.LookupRequest,
+	out *skep.LookupResult) (again bool) {
 	n, _ := l.Index.Lookup(len(r.Keys), func(i int) index.Fingerprint {
 		return l.Names.Fingerprint(ns.Instance, t, r.Keys[i])
 	})
@@ -69,7 +70,8 @@ func (l *Finder) chain(ns *namespaces.Namespace, t namespaces.Tag, r *skep.Looku
 
 // keys is the lookup of a namespace without parents: key by key up to the
 // first that is not there. Its lease protects each key.
-func (l *Finder) keys(ns *namespaces.Namespace, t namespaces.Tag, r *skep.LookupRequest, out *skep.LookupResult) (again bool) {
+func (l *Finder) keys(ns *namespaces.Namespace, t namespaces.Tag, r *skep.LookupRequest,
+	out *skep.LookupResult) (again bool) {
 	whole := l.allReadable()
 	for i, k := range r.Keys {
 		fp := l.Names.Fingerprint(ns.Instance, t, k)
@@ -126,7 +128,8 @@ func (l *Finder) grant(ns *namespaces.Namespace, t namespaces.Tag, r *skep.Looku
 }
 
 // detail fills the tiers, the exact size and the estimate. True: a block is gone.
-func (l *Finder) detail(ns *namespaces.Namespace, t namespaces.Tag, r *skep.LookupRequest, out *skep.LookupResult) (again bool) {
+func (l *Finder) detail(ns *namespaces.Namespace, t namespaces.Tag, r *skep.LookupRequest,
+	out *skep.LookupResult) (again bool) {
 	tiers := make([]skep.Tier, out.Blocks)
 	var bytes, dram int64
 	for i := range tiers {

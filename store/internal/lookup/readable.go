@@ -21,7 +21,10 @@ import (
 
 // allReadable says whether what any drive holds can be read.
 func (l *Finder) allReadable() bool {
-	return !slices.ContainsFunc(l.Members.All(), func(d *space.Drive) bool { return !d.Removed.Load() && d.Standing.Unreadable() })
+	return !slices.ContainsFunc(l.Members.All(), func(d *space.Drive) bool {
+		return !d.Removed.Load() &&
+			d.Standing.Unreadable()
+	})
 }
 
 // readablePrefix is how many of the first n keys of a lookup can be read now.
@@ -88,11 +91,13 @@ func (l *Finder) readable(ns *namespaces.Namespace, fp index.Fingerprint, e inde
 		if err != nil {
 			return true // it has just been moved, or its row cannot be read: who restores it is told
 		}
-		if l.Cache != nil && !slices.ContainsFunc(rec.Parts, func(p segment.RecordPart) bool { return !l.Cache.Has(memory.IDOf(fp, p.Name)) }) {
+		if l.Cache != nil && !slices.ContainsFunc(rec.Parts,
+			func(p segment.RecordPart) bool { return !l.Cache.Has(memory.IDOf(fp, p.Name)) }) {
 			return true
 		}
 		copies = rec.Copies
 	}
-	yes, _ := segio.UnitsOf(copies, layout.SlotBytes(uint64(e.Pages)), len(g.Drives)).Survive(func(i int) bool { return !g.Drives[i].Standing.Unreadable() })
+	yes, _ := segio.UnitsOf(copies, layout.SlotBytes(uint64(e.Pages)),
+		len(g.Drives)).Survive(func(i int) bool { return !g.Drives[i].Standing.Unreadable() })
 	return yes
 }

@@ -34,7 +34,8 @@ func (l *Finder) FindRuns(ns *namespaces.Namespace, t namespaces.Tag, r *skep.Ru
 }
 
 // run looks one run up, and adds what it finds to the lease of all.
-func (l *Finder) run(ns *namespaces.Namespace, t namespaces.Tag, r *skep.LookupRequest, all *skep.RunsResult) (out skep.LookupResult) {
+func (l *Finder) run(ns *namespaces.Namespace, t namespaces.Tag, r *skep.LookupRequest,
+	all *skep.RunsResult) (out skep.LookupResult) {
 	l.Profile.Saw(ns.Instance, r.Keys)
 	for range lookupTries {
 		out = skep.LookupResult{Lease: all.Lease, LeaseDenied: all.LeaseDenied}

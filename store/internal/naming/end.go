@@ -49,7 +49,7 @@ func (m *Namer) end(ctx context.Context, op string, id skep.NamespaceID) (
 	if err := m.take(ctx, op); err != nil {
 		return nil, nil, err
 	}
-	defer m.Turn.Give()
+	defer m.turn.Give()
 	n := m.Names
 	ns := n.Get(id)
 	if ns == nil {

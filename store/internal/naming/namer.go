@@ -38,16 +38,16 @@ type Config struct {
 // Namer makes, purges and deletes namespaces. It is safe for any number of goroutines. Make it with New.
 type Namer struct {
 	Config
-	Turn     limits.Turn // of who does; before space.Opening
+	turn     limits.Turn // of who does; before space.Opening
 	sweeping atomic.Bool // see Sweep
 }
 
 // New makes a namer.
-func New(c Config) *Namer { return &Namer{Config: c, Turn: limits.NewTurn()} }
+func New(c Config) *Namer { return &Namer{Config: c, turn: limits.NewTurn()} }
 
 // take waits for the turn.
 func (m *Namer) take(ctx context.Context, op string) error {
-	return m.Turn.Take(ctx, m.Wait, m.Closing, op, "namespace being made")
+	return m.turn.Take(ctx, m.Wait, m.Closing, op, "namespace being made")
 }
 
 // save commits b with new high-water marks and keeps them. It waits for the commit

@@ -17,7 +17,7 @@ func (m *Namer) Open(ctx context.Context, spec skep.NamespaceSpec) (skep.Namespa
 	if err := m.take(ctx, op); err != nil {
 		return zero, err
 	}
-	defer m.Turn.Give()
+	defer m.turn.Give()
 	if info, err := m.Names.Known(spec); info.ID != 0 || err != nil {
 		return info, err
 	}

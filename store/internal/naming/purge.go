@@ -16,7 +16,7 @@ func (m *Namer) Purge(ctx context.Context, p skep.Purge) error {
 	if err := m.take(ctx, "purge"); err != nil {
 		return err
 	}
-	defer m.Turn.Give()
+	defer m.turn.Give()
 	if p.Salt != nil {
 		return m.purgeSalt(ctx, *p.Salt)
 	}
@@ -62,7 +62,8 @@ func (m *Namer) purgeInstances(ctx context.Context, p skep.Purge) error {
 		b.DeleteSidesOf(ns.Instance, nil)
 		b.PutNamespace(&catalog.Namespace{NamespaceInfo: ns.Info, Instance: renewed.Instance})
 		var w segment.LogWriter
-		if err := errors.Join(w.Purge(&segment.Purge{Seq: seq, Covers: seq, Instance: ns.Instance}), w.Namespace(renewed.Entry(seq))); err != nil {
+		if err := errors.Join(w.Purge(&segment.Purge{Seq: seq, Covers: seq, Instance: ns.Instance}),
+			w.Namespace(renewed.Entry(seq))); err != nil {
 			return err
 		}
 		todo = append(todo, m.Logs.Intents.Put(b, &w))
@@ -78,7 +79,8 @@ func (m *Namer) purgeInstances(ctx context.Context, p skep.Purge) error {
 	if len(gone) == 1 {
 		id = gone[0].Info.ID
 	}
-	m.Events.EmitIf(skep.Event{Kind: skep.EventPurged, Namespace: id}, func() bool { // what is told behind it is put behind it
+	// what is told behind it is put behind it
+	m.Events.EmitIf(skep.Event{Kind: skep.EventPurged, Namespace: id}, func() bool {
 		for i, ns := range gone {
 			m.Index.SetDead(ns.Instance)
 			m.Keys.Dropped(ns.Instance)
@@ -116,7 +118,8 @@ func (m *Namer) purgeSalt(ctx context.Context, sc skep.Scope) error {
 		b.DeleteSidesOf(in, (*[16]byte)(&dead.Tag))
 		if dead != first {
 			b.PutPurge(catalog.Purge{Instance: in, Tag: dead.Tag, Seq: 0})
-			err = errors.Join(err, w.Purge(&segment.Purge{Covers: seq, Instance: in, Salted: true, SaltTag: segment.SaltTag(dead.Tag)}))
+			err = errors.Join(err, w.Purge(&segment.Purge{Covers: seq, Instance: in, Salted: true,
+				SaltTag: segment.SaltTag(dead.Tag)}))
 		}
 		if err != nil {
 			return err

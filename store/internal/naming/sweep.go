@@ -10,22 +10,29 @@ import (
 // were made when it began a round.
 func (m *Namer) Sweep() {
 	for m.Context.Err() == nil && m.sweeping.CompareAndSwap(false, true) {
-		for dead := m.Index.Dead(); len(dead) > 0 && m.Context.Err() == nil; dead = m.Index.Dead() {
-			for wrapped := false; !wrapped && m.Context.Err() == nil; {
-				began := time.Now()
-				if _, wrapped = m.Index.SweepDead(sweepStep); !wrapped && !limits.Pause(m.Closing, 3*time.Since(began)) {
-					return
-				}
-			}
-			// What a put under way adds of them yet, the cleaner finds.
-			m.Index.ForgetDead(dead...)
-			m.Names.ForgetSalts()
-		}
+		ended := m.sweep()
 		m.sweeping.Store(false)
-		if len(m.Index.Dead()) == 0 {
+		if ended || len(m.Index.Dead()) == 0 {
 			return
 		}
 	}
+}
+
+// sweep is a round of Sweep. It says whether the store's end has cut it short.
+func (m *Namer) sweep() (ended bool) {
+	for dead := m.Index.Dead(); len(dead) > 0; dead = m.Index.Dead() {
+		for wrapped := false; !wrapped; {
+			began := time.Now()
+			if _, wrapped = m.Index.SweepDead(sweepStep); !wrapped && !limits.Pause(m.Closing, 3*time.Since(began)) ||
+				m.Context.Err() != nil {
+				return true
+			}
+		}
+		// What a put under way adds of them yet, the cleaner finds.
+		m.Index.ForgetDead(dead...)
+		m.Names.ForgetSalts()
+	}
+	return false
 }
 
 // sweepStep is how many slots are looked at in one go.

@@ -34,7 +34,8 @@ func (p *Opening) Add(ctx context.Context, path string, bytes int64) (*space.Dri
 		return nil, skep.Invalidf(op, "devices", n+1, fmt.Sprintf("at most %d", MaxDevices))
 	}
 	if len(list)+1 >= segment.MaxDevices {
-		return nil, skep.Invalidf(op, "device index", len(list), fmt.Sprintf("below %d; indices of removed devices are not used again", segment.MaxDevices))
+		return nil, skep.Invalidf(op, "device index", len(list),
+			fmt.Sprintf("below %d; indices of removed devices are not used again", segment.MaxDevices))
 	}
 	segments, err := p.SegmentsOf(bytes)
 	if err != nil {
@@ -87,7 +88,9 @@ func (p *Opening) SegmentsOf(size int64) (int, error) {
 	}
 	segments := layout.Segments(size, p.Space.SegmentBytes)
 	if segments < 3 {
-		return 0, skep.Invalidf("add device", "size", size, fmt.Sprintf("at least %d: three segments of %d", layout.SegmentOffset(3, p.Space.SegmentBytes), p.Space.SegmentBytes))
+		return 0, skep.Invalidf("add device", "size", size,
+			fmt.Sprintf("at least %d: three segments of %d", layout.SegmentOffset(3, p.Space.SegmentBytes),
+				p.Space.SegmentBytes))
 	}
 	return segments, nil
 }
@@ -119,11 +122,13 @@ func (p *Opening) Disown(ctx context.Context, path string, sb *segment.Superbloc
 	if err != nil {
 		return err
 	}
-	d := &space.Drive{Path: path, ID: sb.Device, SegBytes: sb.SegmentBytes, Segments: layout.Segments(dev.Size(), sb.SegmentBytes)}
+	d := &space.Drive{Path: path, ID: sb.Device, SegBytes: sb.SegmentBytes,
+		Segments: layout.Segments(dev.Size(), sb.SegmentBytes)}
 	d.Use(dev)
 	if !p.holdsNothing(ctx, d) {
 		return errors.Join(&skep.Error{Op: "add device", Kind: skep.Conflict, Field: "path", Value: path,
-			Limit: "blank; it holds blocks of this store that its catalog does not know: a rebuild with it takes them in, or remove it first"}, dev.Close())
+			Limit: "blank; it holds blocks of this store that its catalog does not know: " +
+				"a rebuild with it takes them in, or remove it first"}, dev.Close())
 	}
 	if st, err := os.Stat(path); err == nil && st.Mode().IsRegular() {
 		return errors.Join(dev.Close(), os.Remove(path))

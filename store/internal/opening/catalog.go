@@ -86,6 +86,8 @@ func (p *Opening) wasHere() error {
 	if len(list) == 0 {
 		return nil
 	}
-	return &skep.Error{Op: "open store", Kind: skep.Missing, Field: "devices of the store whose catalog was set aside as " + list[0],
-		Limit: "in " + p.Dir + ", or each named with --device: skep rebuild makes the catalog anew from them. Where they are not wanted, remove " + list[0]}
+	return &skep.Error{Op: "open store", Kind: skep.Missing,
+		Field: "devices of the store whose catalog was set aside as " + list[0],
+		Limit: "in " + p.Dir + ", or each named with --device: skep rebuild makes the catalog anew from them. " +
+			"Where they are not wanted, remove " + list[0]}
 }

@@ -19,7 +19,7 @@ func (p *Opening) locate(r catalog.DeviceState) (string, error) {
 }
 
 // Claim adds to b whose the devices are, where the catalog does not say so yet. The devices
-// themselves are told afterwards, by stampOwner. REQUIRES: p.Members.Opened are all.
+// themselves are told afterwards, by Stamp. REQUIRES: p.Members.Opened are all.
 func (p *Opening) Claim(b *catalog.Batch) error {
 	if p.Own {
 		return nil
@@ -74,7 +74,7 @@ func (p *Opening) Stamp(ctx context.Context, drives ...*space.Drive) {
 	}
 }
 
-// claimAdded is claim for a drive that is added to a store in use; disclaim is for who could not commit b. REQUIRES:
+// claimAdded is Claim for a drive that is added to a store in use; disclaim is for who could not commit b. REQUIRES:
 // the turn of Members.
 func (p *Opening) claimAdded(b *catalog.Batch, d *space.Drive) (disclaim func()) {
 	if p.Own || p.Places == nil {

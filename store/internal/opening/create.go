@@ -164,6 +164,7 @@ func (p *Opening) CreateDrive(ctx context.Context, i, n int, path string, size, 
 	return d, nil
 }
 
+// WriteSuperblocks writes both superblocks of a drive, which say that the store has n drives. Error: DeviceFailed.
 func (p *Opening) WriteSuperblocks(ctx context.Context, d *space.Drive, n int, sequence uint64) error {
 	d.Sequence = sequence
 	if d.Created.IsZero() {
@@ -182,6 +183,7 @@ func (p *Opening) WriteSuperblocks(ctx context.Context, d *space.Drive, n int, s
 	return nil
 }
 
+// KindOfOpen is the kind of an error of opening a device.
 func KindOfOpen(err error) skep.Kind {
 	switch {
 	case errors.Is(err, fs.ErrNotExist):

@@ -78,7 +78,8 @@ func (p *Opening) anothers(path string) bool {
 	if !ok || o.Path == dir {
 		return false
 	}
-	p.Log.Warn("a link leads to a device of another directory: it is not this store's unless it is named (--device)", "path", path, "directory", o.Path)
+	p.Log.Warn("a link leads to a device of another directory: it is not this store's unless it is named (--device)",
+		"path", path, "directory", o.Path)
 	return true
 }
 

@@ -52,7 +52,8 @@ func (p *Opening) resume(ctx context.Context) (rebuilt bool, err error) {
 	}
 	cut, err := p.undoMaking(ctx)
 	if err != nil {
-		return false, &skep.Error{Op: "open store", Kind: skep.Other, Field: "what was left of its making", Value: p.makingList().Path(), Err: err}
+		return false, &skep.Error{Op: "open store", Kind: skep.Other, Field: "what was left of its making",
+			Value: p.makingList().Path(), Err: err}
 	}
 	paths, err := p.allDevicePaths(ctx)
 	if err != nil {
@@ -84,7 +85,8 @@ func (p *Opening) resume(ctx context.Context) (rebuilt bool, err error) {
 			return false, errors.Join(err, p.vacate(ctx))
 		}
 	}
-	p.Log.Error("the catalog is lost; rebuilding it from the devices", "catalog", p.CatalogDir, "devices", len(p.Members.Opened))
+	p.Log.Error("the catalog is lost; rebuilding it from the devices", "catalog", p.CatalogDir,
+		"devices", len(p.Members.Opened))
 	rep, err := rebuild.Run(ctx, p.Input(func(now report.RebuildProgress) {
 		p.Log.Info("rebuilding the catalog", "stage", now.Stage, "done", now.Done, "of", now.Of, "records", now.Records)
 	}))

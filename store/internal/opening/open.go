@@ -71,7 +71,8 @@ func (p *Opening) openDrives(ctx context.Context) error {
 			continue
 		}
 		if i := p.openAt(path); err == nil && i >= 0 {
-			err = &skep.Error{Op: "open device", Kind: skep.Missing, Field: path, Value: "device " + strconv.Itoa(i), Limit: "device " + strconv.Itoa(int(r.Index))}
+			err = &skep.Error{Op: "open device", Kind: skep.Missing, Field: path, Value: "device " + strconv.Itoa(i),
+				Limit: "device " + strconv.Itoa(int(r.Index))}
 		}
 		if err == nil {
 			err = p.openDrive(ctx, int(r.Index), path, byID)
@@ -101,7 +102,8 @@ func (p *Opening) leftUnused(ctx context.Context, path string) bool {
 	}
 	defer dev.Close()
 	sb, err := segio.ReadSuperblock(ctx, dev, path)
-	if err != nil || sb.Store != p.ID || slices.ContainsFunc(p.Members.Opened, func(d *space.Drive) bool { return d != nil && segment.DeviceID(d.ID) == sb.Device }) {
+	if err != nil || sb.Store != p.ID || slices.ContainsFunc(p.Members.Opened,
+		func(d *space.Drive) bool { return d != nil && segment.DeviceID(d.ID) == sb.Device }) {
 		return false
 	}
 	d := &space.Drive{Path: path, SegBytes: sb.SegmentBytes, Segments: layout.Segments(dev.Size(), sb.SegmentBytes)}
@@ -164,8 +166,8 @@ func (p *Opening) openDrive(ctx context.Context, i int, path string, byID map[[1
 		return errors.Join(err, dev.Close())
 	}
 	if p.Members.Opened[d.Index] != nil {
-		return errors.Join(&skep.Error{Op: "open device", Kind: skep.Conflict, Field: path, Value: "device " + strconv.Itoa(int(d.Index)) + " a second time",
-			Limit: "each device once"}, dev.Close())
+		return errors.Join(&skep.Error{Op: "open device", Kind: skep.Conflict, Field: path,
+			Value: "device " + strconv.Itoa(int(d.Index)) + " a second time", Limit: "each device once"}, dev.Close())
 	}
 	p.Members.Opened[d.Index] = d
 	return nil
@@ -189,8 +191,8 @@ func (p *Opening) standIns(rows []catalog.DeviceState, lacks map[uint16]lack) er
 		if why := lacks[first.Index].why; why != nil && why != skep.Missing {
 			return why
 		}
-		return &skep.Error{Op: "open store", Kind: skep.Missing, Field: "device " + strconv.Itoa(int(first.Index)), Value: lacks[first.Index].path,
-			Limit: "present; name every device of the store, in any order"}
+		return &skep.Error{Op: "open store", Kind: skep.Missing, Field: "device " + strconv.Itoa(int(first.Index)),
+			Value: lacks[first.Index].path, Limit: "present; name every device of the store, in any order"}
 	}
 	for _, r := range rows {
 		if p.Members.Opened[r.Index] != nil {
@@ -203,7 +205,8 @@ func (p *Opening) standIns(rows []catalog.DeviceState, lacks map[uint16]lack) er
 			continue
 		}
 		p.Members.Opened[r.Index] = members.StandIn(r, lacks[r.Index].path, lacks[r.Index].why)
-		p.Log.Error("device missing or unreadable: the store goes on without it", "device", r.Index, "path", p.Members.Opened[r.Index].Path, "serial", r.Serial, "error", lacks[r.Index].why)
+		p.Log.Error("device missing or unreadable: the store goes on without it", "device", r.Index,
+			"path", p.Members.Opened[r.Index].Path, "serial", r.Serial, "error", lacks[r.Index].why)
 		p.Space.SegmentBytes = r.SegmentBytes
 	}
 	return nil
@@ -220,11 +223,13 @@ func (p *Opening) adopt(ctx context.Context, d *space.Drive, byID map[[16]byte]c
 	}
 	row, known := byID[sb.Device]
 	if sb.Store == p.ID && !known {
-		return &skep.Error{Op: op, Kind: skep.Foreign, Field: d.Path, Value: fmt.Sprintf("device %d of this store, which the catalog does not know", sb.DeviceIndex),
+		return &skep.Error{Op: op, Kind: skep.Foreign, Field: d.Path,
+			Value: fmt.Sprintf("device %d of this store, which the catalog does not know", sb.DeviceIndex),
 			Limit: "one that the store has: this one was removed, or an add was cut short (skep device add makes it anew)"}
 	}
 	if sb.Store != p.ID {
-		return &skep.Error{Op: op, Kind: skep.Foreign, Field: d.Path, Value: "store " + sb.Store.String(), Limit: "store " + p.ID.String()}
+		return &skep.Error{Op: op, Kind: skep.Foreign, Field: d.Path, Value: "store " + sb.Store.String(),
+			Limit: "store " + p.ID.String()}
 	}
 	if p.Places != nil {
 		if err := p.Places.Taken(d.Path, sb.Device); err != nil {
@@ -232,7 +237,8 @@ func (p *Opening) adopt(ctx context.Context, d *space.Drive, byID map[[16]byte]c
 		}
 	}
 	if d.Dev.Size() < sb.DeviceBytes {
-		return &skep.Error{Op: op, Kind: skep.Damaged, Field: "size of " + d.Path, Value: d.Dev.Size(), Limit: fmt.Sprintf("at least %d: it was cut short", sb.DeviceBytes)}
+		return &skep.Error{Op: op, Kind: skep.Damaged, Field: "size of " + d.Path, Value: d.Dev.Size(),
+			Limit: fmt.Sprintf("at least %d: it was cut short", sb.DeviceBytes)}
 	}
 	d.Index, d.ID, d.Serial, d.SegBytes = row.Index, sb.Device, sb.Serial, sb.SegmentBytes
 	d.Sequence, d.Created = sb.Sequence, sb.Created
@@ -270,5 +276,7 @@ func (p *Opening) checkDeviceCount(have int) error {
 	case n == 0 || len(p.Devices) > 0 || n == have || n == int(p.Limits.Devices):
 		return nil
 	}
-	return skep.Invalidf("open store", "device count", n, fmt.Sprintf("%d, as the store has: leave it out; devices are added and removed one at a time (AddDevice, skep device add)", have))
+	return skep.Invalidf("open store", "device count", n,
+		fmt.Sprintf("%d, as the store has: leave it out; devices are added and removed one at a time "+
+			"(AddDevice, skep device add)", have))
 }

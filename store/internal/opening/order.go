@@ -35,7 +35,8 @@ func (p *Opening) Drives(ctx context.Context) error {
 		}
 	}
 	if len(paths) == 0 {
-		return &skep.Error{Op: op, Kind: skep.Missing, Field: "devices", Value: p.Dir, Limit: "device files in it, or their paths"}
+		return &skep.Error{Op: op, Kind: skep.Missing, Field: "devices", Value: p.Dir,
+			Limit: "device files in it, or their paths"}
 	}
 	var count int
 	var newest uint64
@@ -64,7 +65,8 @@ func (p *Opening) Drives(ctx context.Context) error {
 		}
 	}
 	if len(p.Members.Opened) == 0 {
-		return &skep.Error{Op: op, Kind: skep.Missing, Field: "devices", Value: 0, Limit: "at least one that can be read", Err: errors.Join(strange...)}
+		return &skep.Error{Op: op, Kind: skep.Missing, Field: "devices", Value: 0, Limit: "at least one that can be read",
+			Err: errors.Join(strange...)}
 	}
 	return p.order(ctx, count, strange)
 }
@@ -100,13 +102,16 @@ func (p *Opening) meet(ctx context.Context, i int, d *space.Drive) (sb segment.S
 		return sb, err
 	}
 	if p.ID != (segment.StoreID{}) && sb.Store != p.ID {
-		return sb, &skep.Error{Op: op, Kind: skep.Foreign, Field: d.Path, Value: "store " + sb.Store.String(), Limit: "store " + p.ID.String() + ", as the others"}
+		return sb, &skep.Error{Op: op, Kind: skep.Foreign, Field: d.Path, Value: "store " + sb.Store.String(),
+			Limit: "store " + p.ID.String() + ", as the others"}
 	}
 	if len(p.Members.Opened) > 0 && sb.SegmentBytes != p.Space.SegmentBytes {
-		return sb, &skep.Error{Op: op, Kind: skep.Damaged, Field: "segment bytes of " + d.Path, Value: sb.SegmentBytes, Limit: p.Space.SegmentBytes}
+		return sb, &skep.Error{Op: op, Kind: skep.Damaged, Field: "segment bytes of " + d.Path, Value: sb.SegmentBytes,
+			Limit: p.Space.SegmentBytes}
 	}
 	if dev.Size() < sb.DeviceBytes {
-		return sb, &skep.Error{Op: op, Kind: skep.Damaged, Field: "size of " + d.Path, Value: dev.Size(), Limit: fmt.Sprintf("at least %d: it was cut short", sb.DeviceBytes)}
+		return sb, &skep.Error{Op: op, Kind: skep.Damaged, Field: "size of " + d.Path, Value: dev.Size(),
+			Limit: fmt.Sprintf("at least %d: it was cut short", sb.DeviceBytes)}
 	}
 	p.ID, p.Secret = sb.Store, sb.HashSecret
 	p.Space.SegmentBytes = sb.SegmentBytes
@@ -136,8 +141,8 @@ func (p *Opening) order(ctx context.Context, count int, strange []error) error {
 		if left == other {
 			byIndex[int(d.Index)] = d
 		}
-		strange = append(strange, &skep.Error{Op: op, Kind: skep.Conflict, Field: "device " + strconv.Itoa(int(d.Index)), Value: left.Path,
-			Limit: "one, which is " + byIndex[int(d.Index)].Path, Err: left.Dev.Close()})
+		strange = append(strange, &skep.Error{Op: op, Kind: skep.Conflict, Field: "device " + strconv.Itoa(int(d.Index)),
+			Value: left.Path, Limit: "one, which is " + byIndex[int(d.Index)].Path, Err: left.Dev.Close()})
 	}
 	p.Members.Opened = slices.Collect(maps.Values(byIndex))
 	last := count
@@ -164,8 +169,10 @@ func (p *Opening) order(ctx context.Context, count int, strange []error) error {
 			if len(strange) > 0 && skep.KindOf(strange[0]) == skep.Foreign && len(p.Devices) > 0 {
 				kind = skep.Foreign
 			}
-			return &skep.Error{Op: op, Kind: kind, Field: "device " + strconv.Itoa(i), Value: "not among " + strconv.Itoa(len(found)) + " found", Err: errors.Join(strange...),
-				Limit: "present; name every device of the store, in any order, or have the rebuild go on without it (skep rebuild --without-missing)"}
+			return &skep.Error{Op: op, Kind: kind, Field: "device " + strconv.Itoa(i),
+				Value: "not among " + strconv.Itoa(len(found)) + " found", Err: errors.Join(strange...),
+				Limit: "present; name every device of the store, in any order, or have the rebuild go on without it " +
+					"(skep rebuild --without-missing)"}
 		}
 	}
 	sort.Slice(p.Members.Opened, func(i, j int) bool { return p.Members.Opened[i].Index < p.Members.Opened[j].Index })
@@ -180,8 +187,8 @@ func (p *Opening) leftByAdding(ctx context.Context, a, b *space.Drive) (*space.D
 	name := "device-" + strconv.Itoa(int(a.Index))
 	ownA, ownB := filepath.Base(a.Path) == name, filepath.Base(b.Path) == name
 	if !emptyA && !emptyB && (!ownA && !ownB || len(p.Devices) > 0 || p.Own) {
-		return nil, &skep.Error{Op: "rebuild", Kind: skep.Conflict, Field: "device " + strconv.Itoa(int(a.Index)), Value: b.Path,
-			Limit: "one, and " + a.Path + " is it too"}
+		return nil, &skep.Error{Op: "rebuild", Kind: skep.Conflict, Field: "device " + strconv.Itoa(int(a.Index)),
+			Value: b.Path, Limit: "one, and " + a.Path + " is it too"}
 	}
 	left := b
 	if emptyA && !emptyB || emptyA == emptyB && (ownB && !ownA || !ownA && b.Sequence > a.Sequence) {
@@ -194,7 +201,8 @@ func (p *Opening) leftByAdding(ctx context.Context, a, b *space.Drive) (*space.D
 }
 
 func (p *Opening) leftByAdd(path string) {
-	p.Log.Warn("an add that was cut short has left this device, which holds nothing: it is not the store's; it may be removed, or added again", "path", path)
+	p.Log.Warn("an add that was cut short has left this device, which holds nothing: it is not the store's; "+
+		"it may be removed, or added again", "path", path)
 }
 
 // holdsNothing says whether none of a drive's segments was ever opened. One that cannot be read may have been.

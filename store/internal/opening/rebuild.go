@@ -19,9 +19,11 @@ import (
 )
 
 // Rebuild makes a new catalog from the devices alone. With dryRun nothing is changed.
-func (p *Opening) Rebuild(ctx context.Context, dryRun bool, progress func(report.RebuildProgress)) (report.Rebuild, error) {
+func (p *Opening) Rebuild(ctx context.Context, dryRun bool,
+	progress func(report.RebuildProgress)) (report.Rebuild, error) {
 	if _, err := os.Stat(p.Dir); err != nil {
-		return report.Rebuild{}, &skep.Error{Op: "rebuild", Kind: skep.NotFound, Field: "dir", Value: p.Dir, Limit: "the directory of a store"}
+		return report.Rebuild{}, &skep.Error{Op: "rebuild", Kind: skep.NotFound, Field: "dir", Value: p.Dir,
+			Limit: "the directory of a store"}
 	}
 	lock, err := dirlock.Take(p.Dir, dryRun)
 	if err != nil {
@@ -41,8 +43,8 @@ func (p *Opening) Rebuild(ctx context.Context, dryRun bool, progress func(report
 			return report.Rebuild{}, err
 		}
 		if dir, err = os.MkdirTemp("", "skep-dry-run-"); err != nil {
-			return report.Rebuild{}, &skep.Error{Op: "rebuild", Kind: skep.Other, Field: "directory for temporary files", Value: os.TempDir(),
-				Limit: "one that can be written to; set TMPDIR", Err: err}
+			return report.Rebuild{}, &skep.Error{Op: "rebuild", Kind: skep.Other, Field: "directory for temporary files",
+				Value: os.TempDir(), Limit: "one that can be written to; set TMPDIR", Err: err}
 		}
 		defer os.RemoveAll(dir)
 	} else if err := p.setAside("rebuild"); err != nil {
@@ -57,7 +59,8 @@ func (p *Opening) Rebuild(ctx context.Context, dryRun bool, progress func(report
 
 // RebuildInto makes a catalog in dir, where none is. With dryRun nothing is written to the
 // drives. REQUIRES: p.Members.Opened.
-func (p *Opening) RebuildInto(ctx context.Context, dir string, dryRun bool, progress func(report.RebuildProgress)) (rep report.Rebuild, err error) {
+func (p *Opening) RebuildInto(ctx context.Context, dir string, dryRun bool,
+	progress func(report.RebuildProgress)) (rep report.Rebuild, err error) {
 	start := time.Now()
 	opt := catalog.Options{FS: p.Options.FS, CacheBytes: p.Options.CacheBytes, Logger: p.Options.Logger,
 		OnFailure: p.Options.OnFailure}
@@ -78,8 +81,8 @@ func (p *Opening) RebuildInto(ctx context.Context, dir string, dryRun bool, prog
 	rep, err = rebuild.Run(ctx, in)
 	rep.Seconds = time.Since(start).Seconds()
 	if err == nil {
-		p.Log.Warn("catalog rebuilt from the devices", "blocks", rep.Blocks, "groups", rep.Groups, "namespaces", rep.Namespaces,
-			"lost", rep.Lost, "faults", len(rep.Faults), "seconds", rep.Seconds)
+		p.Log.Warn("catalog rebuilt from the devices", "blocks", rep.Blocks, "groups", rep.Groups,
+			"namespaces", rep.Namespaces, "lost", rep.Lost, "faults", len(rep.Faults), "seconds", rep.Seconds)
 	}
 	return rep, err
 }
@@ -87,18 +90,19 @@ func (p *Opening) RebuildInto(ctx context.Context, dir string, dryRun bool, prog
 // Input is what a rebuild into p.Catalog goes by. REQUIRES: p.Members.Opened.
 func (p *Opening) Input(progress func(report.RebuildProgress)) rebuild.Input {
 	p.names = namespaces.NewTable(p.Secret)
-	in := rebuild.Input{Store: rebuilding{p}, Catalog: p.Catalog, Names: p.names, ID: p.ID, Secret: p.Secret, SegmentBytes: p.Space.SegmentBytes,
-		Limits: p.Limits, Partial: p.Whatever, Missing: p.missing, Timeout: p.Timeout, Wall: p.Wall,
-		Log: p.Log, Progress: progress}
+	in := rebuild.Input{Store: rebuilding{p}, Catalog: p.Catalog, Names: p.names, ID: p.ID, Secret: p.Secret,
+		SegmentBytes: p.Space.SegmentBytes, Limits: p.Limits, Partial: p.Whatever, Missing: p.missing, Timeout: p.Timeout,
+		Wall: p.Wall, Log: p.Log, Progress: progress}
 	for _, d := range p.Members.Opened {
 		in.Drives = append(in.Drives, driveFound(d))
 	}
 	return in
 }
 
-// found is the drive as a rebuild sees it.
+// driveFound is the drive as a rebuild sees it.
 func driveFound(d *space.Drive) *rebuild.Drive {
-	out := &rebuild.Drive{IO: d.IO(), Path: d.Path, Segments: d.Segments, Absent: d.Absent != nil, Away: d.Away, Row: d.Row()}
+	out := &rebuild.Drive{IO: d.IO(), Path: d.Path, Segments: d.Segments, Absent: d.Absent != nil, Away: d.Away,
+		Row: d.Row()}
 	if d.Removed.Load() {
 		out.Row.State = catalog.DeviceRemoved
 	}
