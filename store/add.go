@@ -14,6 +14,10 @@ import (
 type NewDevice struct {
 	Path  string // of a file that is not there, or a blank block device
 	Bytes int64  // of a file; 0: as large as the store's smallest device
+
+	// Smaller takes a device that is so small that all together hold less with it. A group has a segment on each
+	// device, so each counts as much as the smallest. Without it such a device is Invalid.
+	Smaller bool
 }
 
 // AddDevices opens the store in o.Dir with more devices: those are made once it is open, so that an open that is
@@ -66,7 +70,7 @@ func (s *Store) AddDevice(ctx context.Context, a NewDevice) error {
 	if err := refuseOwn(s.opening.ID, s.members.All(), a.Path); err != nil {
 		return err
 	}
-	d, err := s.opening.Add(ctx, a.Path, a.Bytes)
+	d, err := s.opening.Add(ctx, a.Path, a.Bytes, a.Smaller)
 	if err != nil {
 		return err
 	}

@@ -37,6 +37,8 @@ type DeviceRequest struct {
 	Rate   int64  `json:"rate,omitempty"`   // bytes a second to move; 0: as the drives are idle
 	DryRun bool   `json:"dry_run,omitempty"`
 	Force  bool   `json:"force,omitempty"` // of remove
+
+	Smaller bool `json:"smaller,omitempty"` // of add, as NewDevice has it
 }
 
 // DeviceAnswer is what came of it.
@@ -99,7 +101,7 @@ func (s *Store) changeDevice(ctx context.Context, r *DeviceRequest) (p Progress,
 	o := MoveOptions{Rate: r.Rate, DryRun: r.DryRun, Force: r.Force}
 	switch r.Action {
 	case "add":
-		return p, s.AddDevice(ctx, NewDevice{Path: r.Path, Bytes: r.Bytes})
+		return p, s.AddDevice(ctx, NewDevice{Path: r.Path, Bytes: r.Bytes, Smaller: r.Smaller})
 	case "find":
 		return p, s.FindDevice(r.Device)
 	case "drain":

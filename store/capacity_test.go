@@ -245,3 +245,31 @@ func TestARoomIsOfEvenDrives(t *testing.T) {
 	require.NoError(t, s.AddDevice(testContext(t), NewDevice{Path: filepath.Join(o.Dir, "large"), Bytes: 64 << 20}))
 	require.Equal(t, before/n*(n+1), s.space.RoomBytes())
 }
+
+// A drive so small that all together would hold less is refused, and made by whoever says so; nothing of it is left.
+func TestASmallDriveDoesNotShrinkTheStore(t *testing.T) {
+	t.Parallel()
+	ctx := testContext(t)
+	s, _, o := openRig(t, func(o *Options) { o.NoRebalance, o.CapacityBytes = true, 16<<20 })
+	defer func() { require.NoError(t, s.Close()) }()
+	before, n := s.space.RoomBytes(), int64(len(s.members.All()))
+	small := NewDevice{Path: filepath.Join(o.Dir, "small"), Bytes: 1 << 20}
+	_, err := s.LookAtDevice(ctx, small)
+	requireKind(t, skep.Invalid, err)
+	err = s.AddDevice(ctx, small)
+	requireKind(t, skep.Invalid, err)
+	require.ErrorContains(t, err, "--smaller")
+	require.Equal(t, before, s.space.RoomBytes())
+	require.Len(t, s.members.All(), int(n))
+
+	least := s.members.All()[0].Dev.Size()
+	almost := NewDevice{Path: filepath.Join(o.Dir, "almost"), Bytes: least * 9 / 10}
+	require.NoError(t, s.AddDevice(ctx, almost), "all hold more with it")
+	require.Greater(t, s.space.RoomBytes(), before)
+
+	small.Smaller = true
+	_, err = s.LookAtDevice(ctx, small)
+	require.NoError(t, err)
+	require.NoError(t, s.AddDevice(ctx, small))
+	require.Less(t, s.space.RoomBytes(), before)
+}

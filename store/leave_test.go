@@ -159,7 +159,7 @@ func TestADrainKeepsWhatTheCleanerHasRoomFor(t *testing.T) {
 			size := layout.SegmentOffset(3, s.space.SegmentBytes)
 			for i := range 2 {
 				require.NoError(t, s.AddDevice(ctx, NewDevice{Path: filepath.Join(o.Dir, "more-"+itoa(i)),
-					Bytes: size}))
+					Bytes: size, Smaller: true}))
 			}
 			p, err := s.DrainDevice(ctx, "0", MoveOptions{})
 			require.NoError(t, err)

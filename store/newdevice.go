@@ -30,6 +30,11 @@ type Candidate struct {
 
 // LookAtDevice says what AddDevices would add, and refuses what it would refuse; it changes nothing.
 func (s *Store) LookAtDevice(ctx context.Context, a NewDevice) (c Candidate, err error) {
+	defer func() {
+		if err == nil && !a.Smaller {
+			err = s.opening.CheckRoom(a.Path, layout.Segments(c.Bytes, s.space.SegmentBytes))
+		}
+	}()
 	if err := s.gate.Enter(ctx); err != nil {
 		return c, err
 	}

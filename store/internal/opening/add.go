@@ -25,9 +25,35 @@ func (p *Opening) Has(path string) bool {
 	return err == nil && sb.Store == p.ID && p.Members.Knows(sb.Device)
 }
 
-// Add makes a device and its row. The superblock comes before the row: a crash between
+// CheckRoom refuses one more drive of so many segments where all together would hold less than they do: each counts as
+// much as the smallest, for a group has a segment on each. Drives that grow as their file systems have room are not
+// reckoned.
+func (p *Opening) CheckRoom(path string, segments int) error {
+	n, least := 0, segments
+	for _, d := range p.Members.All() {
+		if d.Retired.Load() {
+			continue
+		}
+		if d.Limit == space.Unlimited || segments == space.Unlimited {
+			return nil
+		}
+		if n++; n == 1 || d.Limit < least {
+			least = d.Limit
+		}
+	}
+	if n == 0 || (n+1)*segments >= n*least {
+		return nil
+	}
+	bytes := func(segments int) int64 { return int64(segments) * int64(p.Space.SegmentBytes) }
+	return skep.Invalidf("add device", "size of "+path, layout.SegmentOffset(segments, p.Space.SegmentBytes),
+		fmt.Sprintf("at least %d: each drive counts as much as the smallest, so all would hold %d bytes in place of %d; "+
+			"--smaller (NewDevice.Smaller) takes it all the same", layout.SegmentOffset((n*least+n)/(n+1), p.Space.SegmentBytes),
+			bytes((n+1)*segments), bytes(n*least)))
+}
+
+// Add makes a device and its row; smaller says that all drives may hold less then. The superblock comes before the row: a crash between
 // the two leaves a device that is not the store's, and may be added again.
-func (p *Opening) Add(ctx context.Context, path string, bytes int64) (*space.Drive, error) {
+func (p *Opening) Add(ctx context.Context, path string, bytes int64, smaller bool) (*space.Drive, error) {
 	const op = "add device"
 	list, n := p.Members.All(), p.Space.UsableDrives()
 	if n >= MaxDevices {
@@ -53,6 +79,14 @@ func (p *Opening) Add(ctx context.Context, path string, bytes int64) (*space.Dri
 	_, err = os.Lstat(path)
 	absent := errors.Is(err, fs.ErrNotExist)
 	d, err := p.CreateDrive(ctx, len(list), n+1, path, layout.SegmentOffset(segments, p.Space.SegmentBytes), limit)
+	if err == nil && !smaller {
+		if err = p.CheckRoom(path, d.Limit); err != nil {
+			if !absent {
+				err = errors.Join(err, p.takeBackName(d))
+			}
+			err = errors.Join(err, d.Dev.Close())
+		}
+	}
 	if err != nil {
 		if absent { // what is left of it would keep the next try from it
 			err = errors.Join(err, p.unmake(path))

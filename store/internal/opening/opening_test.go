@@ -278,7 +278,7 @@ func TestADeviceIsAdded(t *testing.T) {
 	p.Root.Load(root)
 	p.Rows.Open(commit.Parts{Context: t.Context()})
 	path := filepath.Join(p.Dir, "device-2")
-	_, err = p.Add(t.Context(), path, 4096)
+	_, err = p.Add(t.Context(), path, 4096, false)
 	require.ErrorIs(t, err, skep.Invalid)
 	require.NoFileExists(t, path)
 	left, err := p.CreateDrive(t.Context(), 2, 3, path, 1<<20, 0)
@@ -286,7 +286,7 @@ func TestADeviceIsAdded(t *testing.T) {
 	require.NoError(t, left.Dev.Close())
 	require.False(t, p.Has(path), "the catalog does not know it")
 
-	d, err := p.Add(t.Context(), path, 0)
+	d, err := p.Add(t.Context(), path, 0, false)
 	require.NoError(t, err)
 	require.NotEqual(t, left.ID, d.ID)
 	p.Members.Add(d)

@@ -24,6 +24,7 @@ type moveFlags struct {
 	capacity int64
 	dryRun   bool
 	force    bool // a drive that is missing is given up with what only it holds
+	smaller  bool // with a drive that is added all may hold less
 }
 
 func (f *moveFlags) add(cmd *cobra.Command) {
@@ -31,6 +32,12 @@ func (f *moveFlags) add(cmd *cobra.Command) {
 	units.RateVar(cmd.Flags(), &f.rate, "rate", 0, "bytes a second to move at most; 0: as fast as the drives go")
 	units.SizeVar(cmd.Flags(), &f.capacity, "capacity", 0, "cap on all file devices together, from now on; 0: the one that the store has", "capacity-bytes")
 	cmd.Flags().BoolVar(&f.dryRun, "dry-run", false, "say what would be done, and change nothing")
+}
+
+// addNew is for commands that add a drive.
+func (f *moveFlags) addNew(cmd *cobra.Command, bytes *int64, what string) {
+	units.SizeVar(cmd.Flags(), bytes, "size", 0, "size of "+what+" file device; 0: as large as the store's smallest", "bytes")
+	cmd.Flags().BoolVar(&f.smaller, "smaller", false, "take a drive so small that all together hold less with it: each counts as much as the smallest")
 }
 
 // options are those of a store opened to have blocks moved: nothing else is asked of it.
@@ -203,7 +210,7 @@ func (a *app) deviceAdd() *cobra.Command {
 	wait := true
 	cmd := &cobra.Command{Use: "add PATH", Short: "add a drive: a file to be made, or a blank block device", Args: exactly(1)}
 	f.add(cmd)
-	units.SizeVar(cmd.Flags(), &bytes, "size", 0, "size of a file device; 0: as large as the store's smallest", "bytes")
+	f.addNew(cmd, &bytes, "a")
 	cmd.Flags().BoolVar(&wait, "rebalance", true, "spread what is stored over the new drive before returning; otherwise the store does so while it is in use")
 	cmd.RunE = func(cmd *cobra.Command, args []string) (err error) {
 		r := deviceResult{Action: "add", Added: args[0], DryRun: f.dryRun}
@@ -213,7 +220,7 @@ func (a *app) deviceAdd() *cobra.Command {
 		}
 		if served && !f.dryRun {
 			r.Served = true
-			_, err := f.ask(cmd.Context(), store.DeviceRequest{Action: "add", Path: args[0], Bytes: bytes})
+			_, err := f.ask(cmd.Context(), store.DeviceRequest{Action: "add", Path: args[0], Bytes: bytes, Smaller: f.smaller})
 			if err == nil && wait {
 				r.Rebalanced, err = f.ask(cmd.Context(), store.DeviceRequest{Action: "rebalance"})
 			}
@@ -241,7 +248,7 @@ func (a *app) withAdded(ctx context.Context, f *moveFlags, path string, bytes in
 	}
 	if f.dryRun {
 		return a.withStore(ctx, f, o, func(s *store.Store) error {
-			c, err := s.LookAtDevice(ctx, store.NewDevice{Path: path, Bytes: bytes})
+			c, err := s.LookAtDevice(ctx, store.NewDevice{Path: path, Bytes: bytes, Smaller: f.smaller})
 			if err != nil {
 				return err
 			}
@@ -249,7 +256,7 @@ func (a *app) withAdded(ctx context.Context, f *moveFlags, path string, bytes in
 			return use(s)
 		})
 	}
-	s, err := store.AddDevices(ctx, o, store.NewDevice{Path: path, Bytes: bytes})
+	s, err := store.AddDevices(ctx, o, store.NewDevice{Path: path, Bytes: bytes, Smaller: f.smaller})
 	if err != nil {
 		return err
 	}
@@ -272,7 +279,7 @@ func (a *app) deviceTake(use, short string, args int) *cobra.Command {
 		cmd.Flags().BoolVar(&cancel, "cancel", false, "take a drain back: the drive is used again")
 	}
 	if action == "replace" {
-		units.SizeVar(cmd.Flags(), &bytes, "size", 0, "size of a new file device; 0: as large as the store's smallest", "bytes")
+		f.addNew(cmd, &bytes, "a new")
 	}
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		ctx := cmd.Context()
@@ -366,7 +373,7 @@ func (a *app) takeServed(ctx context.Context, f *moveFlags, r *deviceResult, byt
 		if _, err := f.ask(ctx, store.DeviceRequest{Action: "find", Device: r.Device}); err != nil {
 			return err
 		}
-		if _, err := f.ask(ctx, store.DeviceRequest{Action: "add", Path: r.Added, Bytes: bytes}); err != nil {
+		if _, err := f.ask(ctx, store.DeviceRequest{Action: "add", Path: r.Added, Bytes: bytes, Smaller: f.smaller}); err != nil {
 			return err
 		}
 	}
