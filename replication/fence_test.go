@@ -530,3 +530,40 @@ func TestANodeThatHearsThatItIsDown(t *testing.T) {
 	require.False(t, x.fences[1].Heard(x.council.Map()))
 	require.True(t, x.fences[1].Open())
 }
+
+// bucketed is a node's own Store with object storage behind it.
+type bucketed struct {
+	skep.Store
+	relearned int
+	lost      []skep.NamespaceID
+}
+
+func (b *bucketed) Relearn() { b.relearned++ }
+
+func (b *bucketed) LoseNamespace(ctx context.Context, id skep.NamespaceID) error {
+	b.lost = append(b.lost, id)
+	return b.Store.DeleteNamespace(ctx, id)
+}
+
+func (b *bucketed) DeleteNamespace(context.Context, skep.NamespaceID) error {
+	return &skep.Error{Op: "delete namespace", Kind: skep.Unavailable, Field: "bucket"}
+}
+
+// A node that was down comes back while the object storage behind it is away: what it missed it loses from its drives.
+func TestANodeComesBackWithoutItsBucket(t *testing.T) {
+	t.Parallel()
+	x := fencedCrew(t, three(3, 4), skep.Cache)
+	keys := chainOf(0, 40)
+	x.put(keys, 0, 40)
+	x.kill(1)
+	require.NoError(t, deleteKeys(t.Context(), x.Store, skep.Scope{Namespace: x.ns.ID}, keys))
+	n, own := x.council.Map().Nodes[1], &bucketed{Store: x.nodes[1]}
+	x.fences[1] = fence.New(x.keepers[1], own, n.Name, n.ID)
+	x.nodes[1].down.Store(false)
+	require.NoError(t, x.fences[1].Return(t.Context(), x.council))
+	require.Positive(t, own.relearned)
+	require.Len(t, own.lost, 1)
+	left, err := x.nodes[1].Namespaces(t.Context())
+	require.NoError(t, err)
+	require.Empty(t, left)
+}

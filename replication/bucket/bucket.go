@@ -41,10 +41,11 @@ type Object struct {
 const KeySize = 32
 
 // A space is where the objects of one namespace are: SPACE/b/ID has blocks, SPACE/d/ID says what of them was deleted,
-// SPACE/spec says whose they are.
+// SPACE/u/ID what was deleted of such as may come yet, SPACE/spec says whose they are.
 const (
 	blocksDir  = "/b/"
 	deletedDir = "/d/"
+	unsureDir  = "/u/"
 	specName   = "/spec"
 	spaceSize  = 32 // hexadecimal digits
 )
@@ -86,7 +87,7 @@ func split(name string) (space, dir, id string, ok bool) {
 	if rest == specName {
 		return space, specName, "", true
 	}
-	for _, dir := range []string{blocksDir, deletedDir} {
+	for _, dir := range []string{blocksDir, deletedDir, unsureDir} {
 		if id, is := strings.CutPrefix(rest, dir); is && id != "" {
 			return space, dir, id, true
 		}

@@ -18,9 +18,6 @@ func (s *Store) Delete(ctx context.Context, sc skep.Scope, keys []skep.Key) (int
 	if sp == nil || sc.Salt != "" || len(keys) == 0 || len(keys) > skep.MaxChainKeys {
 		return s.Store.Delete(ctx, sc, keys)
 	}
-	if err := s.isLoaded(ctx); err != nil {
-		return 0, err
-	}
 	for {
 		sp.puts.Lock()
 		wait := sp.forget(keys, time.Now())
@@ -35,6 +32,9 @@ func (s *Store) Delete(ctx context.Context, sc skep.Scope, keys []skep.Key) (int
 		}
 	}
 	n, err := s.Store.Delete(ctx, sc, keys)
+	if unread := s.isLoaded(ctx); unread != nil {
+		return n, errors.Join(err, unread)
+	}
 	return n, errors.Join(err, s.settle(ctx, sp))
 }
 
@@ -55,14 +55,38 @@ func (s *Store) settle(ctx context.Context, sp *space) error {
 	return s.refreshSpace(ctx, sp.name, l)
 }
 
-// pay says in the bucket what is deleted of a space's objects and is not said yet.
+// pay says in the bucket what is deleted of a space's objects and is not said yet, and removes those of which nobody
+// could say it.
 func (s *Store) pay(ctx context.Context, sp *space) error {
 	sp.paying.Lock()
 	defer sp.paying.Unlock()
+	if ids := sp.toRemove(); len(ids) > 0 {
+		var names []string
+		for _, id := range ids {
+			names = append(names, sp.name+blocksDir+id)
+		}
+		if err := s.remove(ctx, names); err != nil {
+			return err
+		}
+		sp.removed(ids)
+	}
+	for _, dir := range []string{deletedDir, unsureDir} {
+		if err := s.payIn(ctx, sp, dir); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// payIn pays what is deleted of objects that are there, or of those that may come yet.
+func (s *Store) payIn(ctx context.Context, sp *space, dir string) error {
 	d := deletion{Of: map[string][][]byte{}}
 	sp.mu.RLock()
 	counts := map[string]int{}
 	for id, keys := range sp.owed {
+		if (sp.doubts[id] != nil) != (dir == unsureDir) {
+			continue
+		}
 		for i := range keys {
 			d.Of[id] = append(d.Of[id], keys[i][:])
 		}
@@ -72,19 +96,21 @@ func (s *Store) pay(ctx context.Context, sp *space) error {
 	if len(d.Of) == 0 {
 		return nil
 	}
-	id := drawID(time.Now())
-	name := sp.name + deletedDir + id
+	of := dir + drawID(time.Now())
+	name := sp.name + of
 	b, err := sealText(s.o.Key, name, &d)
 	if err != nil {
 		return err
 	}
-	s.budget.owe(1, 0, 0)
-	if err := s.asked(ctx, func(ctx context.Context) error { return s.o.Bucket.Put(ctx, name, b) }); err != nil {
+	if err := s.asked(ctx, func(ctx context.Context) error {
+		s.budget.owe(1, 0, 0)
+		return s.o.Bucket.Put(ctx, name, b)
+	}); err != nil {
 		return err
 	}
 	sp.mu.Lock()
 	defer sp.mu.Unlock()
-	sp.heard[id] = hearing{&d, time.Now()}
+	sp.heard[of] = hearing{&d, time.Now()}
 	for id, n := range counts {
 		if left := sp.owed[id]; len(left) > n {
 			sp.owed[id] = left[n:]
@@ -143,11 +169,12 @@ func concerns(of, n *skep.NamespaceSpec) bool {
 // without removes all objects of some namespaces. The node's Store does the same there before, whatever becomes of the
 // bucket, or after, once the bucket has nothing of them. Nothing is sent of them meanwhile.
 func (s *Store) without(ctx context.Context, some func(*skep.NamespaceSpec) bool, before, after func() error) error {
-	if err := s.isLoaded(ctx); err != nil {
-		return err
-	}
 	s.purging(some)
-	err := s.meet(ctx, some)
+	err := s.meetOwn(ctx, some)
+	unread := s.isLoaded(ctx)
+	if err == nil && unread == nil {
+		err = s.meetOthers(ctx)
+	}
 	var list []*space
 	for _, sp := range s.all() {
 		if !some(&sp.spec) {
@@ -165,6 +192,9 @@ func (s *Store) without(ctx context.Context, some func(*skep.NamespaceSpec) bool
 	if before != nil {
 		err = errors.Join(err, before())
 	}
+	if err = errors.Join(err, unread); unread != nil { // the first look that is read removes what it finds
+		return err
+	}
 	for _, sp := range list {
 		err = errors.Join(err, s.removeAll(ctx, sp))
 	}
@@ -174,9 +204,8 @@ func (s *Store) without(ctx context.Context, some func(*skep.NamespaceSpec) bool
 	return err
 }
 
-// meet makes the spaces of some namespaces known: those that this node has, and may be about to send of, and those that
-// others have sent of since it has looked.
-func (s *Store) meet(ctx context.Context, some func(*skep.NamespaceSpec) bool) error {
+// meetOwn makes the spaces of some namespaces known that this node has, and may be about to send of.
+func (s *Store) meetOwn(ctx context.Context, some func(*skep.NamespaceSpec) bool) error {
 	list, err := s.Namespaces(ctx)
 	if err != nil {
 		return err
@@ -186,6 +215,11 @@ func (s *Store) meet(ctx context.Context, some func(*skep.NamespaceSpec) bool) e
 			_, _ = s.spaceOf(ctx, info.ID) // else it was deleted meanwhile
 		}
 	}
+	return nil
+}
+
+// meetOthers makes the spaces known that others have sent of since this node has looked.
+func (s *Store) meetOthers(ctx context.Context) error {
 	if s.o.Alone {
 		return nil
 	}
@@ -232,12 +266,12 @@ func (s *Store) clear(ctx context.Context, sp *space) error {
 	return s.removeAll(ctx, sp)
 }
 
-// removeAll removes all objects of a space; the caller passes.
+// removeAll removes all objects of a space, but for what was deleted of such as may come yet; the caller passes.
 func (s *Store) removeAll(ctx context.Context, sp *space) error {
 	sp.forgetAll(time.Now())
 	var names []string
 	err := s.walk(ctx, sp.name+"/", func(o Object) {
-		if _, dir, _, ok := split(o.Name); ok && dir != specName {
+		if _, dir, _, ok := split(o.Name); ok && dir != specName && dir != unsureDir {
 			names = append(names, o.Name)
 		}
 	})
@@ -245,6 +279,9 @@ func (s *Store) removeAll(ctx context.Context, sp *space) error {
 		return err
 	}
 	if err := s.remove(ctx, names); err != nil {
+		return err
+	}
+	if err := s.pay(ctx, sp); err != nil {
 		return err
 	}
 	sp.cleared()

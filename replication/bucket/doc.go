@@ -21,9 +21,22 @@
 // after what the drives had. A chain with a Compute is loaded from the drives alone. A lease covers what the drives
 // have.
 //
-// What is deleted. A deletion is answered once the bucket says so, too: of keys by an object that names them, of a
-// namespace and what is larger by removing its objects. Where the bucket cannot be reached it is an error, and to be
-// made again. What is on its way to the bucket or from it meanwhile does not come back.
+// What is deleted. A deletion is answered once the bucket says so: of keys by an object that names them, of a
+// namespace and what is larger by removing its objects. What is on its way to the bucket or from it meanwhile does not
+// come back. An object whose call failed may come yet: nothing of it is found before a look at the bucket shows it, and
+// what is deleted meanwhile is said of it, too, in an object that stays for doubtFor. Such calls are not made again;
+// where there are maxDoubts of them nothing is sent. Other calls are, mostRepeats times, and each is paid for.
+//
+// Where the bucket is away. Nothing of it is found, and the drives are served. A deletion takes what the drives have,
+// and is an error, to be made again: who is told that something is deleted may have lost the node a moment later, and
+// with it the only note. A node that begins then does not wait for the bucket. One that was down while others deleted
+// (package fence) loses that from its drives alone, for the others have said so in the bucket; it forgets what it knew
+// of the bucket, and sends nothing before it serves.
+//
+// What cannot be read. An object that the server refuses, of another version, or for which the index has no room
+// (Options.IndexBytes), is left out, counted, and read again at the next look, or when there is room. What is deleted
+// is said of it, too; where that would be too much (maxNamed) it is removed. One that is damaged is removed. Where what
+// says what is deleted is refused, nothing of the namespace is found; where it is damaged, all its objects go.
 //
 // Many nodes may share a bucket's prefix, with one key: each reads what the others wrote. A deletion has to reach each
 // node, as a cluster's do. A node takes no block of another's for forgetFor after it has heard of its deletion.

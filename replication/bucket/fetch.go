@@ -219,11 +219,17 @@ func (s *Store) fetch(ctx context.Context, sp *space, f *fetch, size int64) {
 	name := sp.name + blocksDir + o.id
 	var b []byte
 	from := time.Now()
+	tries := 0
 	f.err = s.asked(ctx, func(ctx context.Context) (err error) {
+		if tries++; tries > 1 {
+			s.budget.owe(0, 1, 0)
+		}
 		b, err = s.o.Bucket.Get(ctx, name, f.places[0].off, size)
 		return err
 	})
 	switch {
+	case skep.KindOf(f.err) == skep.Denied:
+		sp.takeOut(o)
 	case skep.KindOf(f.err) == skep.NotFound:
 		sp.drop(o.id)
 		f.err = &skep.Error{Op: "fetch", Kind: skep.Evicted, Field: "object", Value: name}

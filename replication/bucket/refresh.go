@@ -6,6 +6,7 @@ import (
 	"errors"
 	"maps"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -27,24 +28,29 @@ type listed struct {
 	begun   time.Time // when the look began: what was put before is in it
 	spec    bool
 	objects map[string]int64 // size by id
-	deleted []string         // ids
+	deleted []string         // names in the space
 }
 
 // tailBytes is how much of an object's end is fetched at first: most indexes are smaller.
 const tailBytes = 64 << 10
 
-// indexesAtOnce is how many objects' indexes are fetched at a time.
-const indexesAtOnce = 16
+// What a look reads.
+const (
+	indexesAtOnce = 16  // objects' indexes at a time
+	mostFailed    = 16  // calls that fail; the rest is left to the next look
+	mostRefused   = 256 // calls that the server refuses
+)
 
-// refresh brings the index up to what the bucket has.
-func (s *Store) refresh(ctx context.Context) error {
+// refresh brings the index up to what the bucket has. It says whether the bucket can be asked what that is; where it
+// cannot be read, or removed, there is an error besides.
+func (s *Store) refresh(ctx context.Context) (asked bool, err error) {
 	if !s.budget.canList() && s.ready.Load() {
-		return nil
+		return true, nil
 	}
 	begun := time.Now()
 	of, err := s.list(ctx, "")
 	if err != nil {
-		return err
+		return false, err
 	}
 	for _, sp := range s.all() {
 		if of[sp.name] == nil {
@@ -61,7 +67,7 @@ func (s *Store) refresh(ctx context.Context) error {
 		sp.remember(time.Now())
 	}
 	_, err = s.trim(ctx, 0)
-	return errors.Join(errors.Join(errs...), err)
+	return true, errors.Join(errors.Join(errs...), err)
 }
 
 // list gives what the bucket has of all spaces, or of one.
@@ -82,8 +88,8 @@ func (s *Store) list(ctx context.Context, prefix string) (map[string]*listed, er
 			l.spec = true
 		case blocksDir:
 			l.objects[id] = x.Size
-		case deletedDir:
-			l.deleted = append(l.deleted, id)
+		case deletedDir, unsureDir:
+			l.deleted = append(l.deleted, dir+id)
 		}
 	})
 	return of, err
@@ -98,7 +104,7 @@ const namesOfCall = 1000
 func (s *Store) walk(ctx context.Context, prefix string, each func(Object)) error {
 	n := 0
 	defer func() { s.budget.owe(1+n/namesOfCall, 0, 0) }()
-	return s.asking(ctx, func(ctx context.Context, answered func()) error {
+	err := s.asking(ctx, func(ctx context.Context, answered func()) error {
 		return s.o.Bucket.List(ctx, prefix, func(x Object) error {
 			if n++; n%namesOfCall == 0 {
 				answered()
@@ -107,6 +113,10 @@ func (s *Store) walk(ctx context.Context, prefix string, each func(Object)) erro
 			return nil
 		})
 	})
+	if skep.KindOf(err) == skep.Denied { // who may not list it can do nothing with it
+		s.why.Store(&err)
+	}
+	return err
 }
 
 // known is the space of that name, which is read where it is not known; nil: it is being made, or cannot be read.
@@ -127,7 +137,7 @@ func (s *Store) known(ctx context.Context, name string, l *listed) (*space, erro
 	return s.spaceNamed(name, &spec), nil
 }
 
-// refreshSpace brings one space up. What cannot be read is left out, unless the bucket could not be asked.
+// refreshSpace brings one space up. What cannot be read is left out, and read again at another look.
 func (s *Store) refreshSpace(ctx context.Context, name string, l *listed) error {
 	sp, err := s.known(ctx, name, l)
 	if sp == nil || err != nil {
@@ -144,78 +154,112 @@ func (s *Store) refreshSpace(ctx context.Context, name string, l *listed) error 
 		return s.pay(ctx, sp)
 	}
 	gone := goneKeys{}
-	for _, id := range l.deleted {
-		useless, err := s.hear(ctx, sp, id, l, gone)
-		if skep.KindOf(err) == skep.Damaged { // nobody knows any more what is deleted
+	var useless []string
+	for _, of := range l.deleted {
+		old, err := s.hear(ctx, sp, of, l, gone)
+		switch kind := skep.KindOf(err); {
+		case err == nil:
+		case kind == skep.Damaged: // nobody knows any more what is deleted
 			s.use.damaged.Add(1)
 			s.o.Logger.Error("all objects of a namespace are removed", "tenant", sp.spec.Tenant, "namespace", sp.spec.Name,
 				"error", err)
-			return s.clear(ctx, sp)
-		}
-		if err != nil {
+			return errors.Join(s.clear(ctx, sp), s.remove(ctx, []string{name + of}))
+		case kind == skep.Denied: // nor here, until it can be read: nothing is found
+			s.o.Logger.Error("no object of a namespace is read", "tenant", sp.spec.Tenant, "namespace", sp.spec.Name,
+				"error", err)
+			sp.unlearn()
+			for id := range l.objects {
+				sp.leave(id, nextLook)
+			}
+			return s.pay(ctx, sp)
+		default:
 			return err
 		}
-		if useless {
-			if err := s.asked(ctx, func(ctx context.Context) error {
-				return s.o.Bucket.Delete(ctx, []string{name + deletedDir + id})
-			}); err != nil {
-				return err
-			}
+		if old {
+			useless = append(useless, name+of)
 		}
 	}
 	sp.prune(l)
-	sp.keepOnly(l.objects, time.Now())
-	useless, err := s.adopt(ctx, sp, l, gone)
-	if err != nil {
+	sp.keepOnly(l)
+	damaged, err := s.adopt(ctx, sp, l, gone)
+	if ctx.Err() != nil {
 		return err
 	}
+	sp.settleUnsure(l)
 	sp.looked = l.begun
+	useless = append(useless, damaged...)
 	for _, id := range sp.spent() {
 		if l.objects[id] > 0 {
 			useless = append(useless, name+blocksDir+id)
 		}
 	}
-	return errors.Join(s.pay(ctx, sp), s.remove(ctx, useless))
+	if err := s.remove(ctx, useless); err != nil { // nothing is found of them, and another look tries again
+		s.o.Logger.Warn("objects that nobody needs stay", "objects", len(useless), "error", err)
+	}
+	return errors.Join(s.pay(ctx, sp), err)
 }
 
-// adopt reads the indexes of the objects that are new, and names those that are to be removed: what cannot be read is
-// not known, and could not be deleted.
+// adopt reads the indexes of the objects that are new, the newest first, and names those that are to be removed:
+// nobody can read them. What else cannot be read is left out.
 func (s *Store) adopt(ctx context.Context, sp *space, l *listed, gone goneKeys) (useless []string, err error) {
 	var mu sync.Mutex
-	var strange []string
+	failed, refused := 0, 0
+	enough := func() bool {
+		mu.Lock()
+		defer mu.Unlock()
+		return failed >= mostFailed || refused >= mostRefused
+	}
 	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(indexesAtOnce)
-	for id, size := range l.objects {
-		if sp.knows(id) || sp.strange[id] {
+	for _, id := range slices.Backward(slices.Sorted(maps.Keys(l.objects))) {
+		full := !s.held.room(memoryOf(1))
+		if !sp.toRead(id, full) {
+			continue
+		}
+		switch {
+		case full:
+			sp.leave(id, withRoom)
+			continue
+		case enough():
+			sp.leave(id, nextLook)
 			continue
 		}
 		g.Go(func() error {
 			name := sp.name + blocksDir + id
-			o, records, err := s.indexOf(ctx, sp.name, id, size)
-			damaged := skep.KindOf(err) == skep.Damaged
-			if skep.KindOf(err) == skep.Version {
-				mu.Lock()
-				strange = append(strange, id)
-				mu.Unlock()
+			o, records, why := s.indexOf(ctx, sp.name, id, l.objects[id])
+			if why == nil {
+				sp.adopt(o, records, gone[id], l.begun, time.Now())
+				return nil
 			}
-			if err != nil {
-				err = s.unread(name, err)
-			} else {
-				damaged = sp.adopt(o, records, gone[id], time.Now())
+			if ctx.Err() != nil {
+				return why
 			}
-			if damaged {
-				mu.Lock()
+			when := nextLook
+			mu.Lock()
+			defer mu.Unlock()
+			switch kind := skep.KindOf(why); kind {
+			case skep.NotFound:
+				return nil // it was removed meanwhile
+			case skep.Damaged:
 				useless = append(useless, name)
-				mu.Unlock()
+			case skep.Version:
+				when = never
+			case skep.Denied:
+				refused++
+			default:
+				failed++
+				err = cmp.Or(err, why)
 			}
-			return err
+			if s.unread(name, why) != nil {
+				s.o.Logger.Warn("an object is left out", "name", name, "error", why)
+			}
+			sp.leave(id, when)
+			return nil
 		})
 	}
-	err = g.Wait()
-	for _, id := range strange {
-		sp.strange[id] = true
+	if ended := g.Wait(); ended != nil {
+		err = ended
 	}
-	maps.DeleteFunc(sp.strange, func(id string, _ bool) bool { _, there := l.objects[id]; return !there })
 	return useless, err
 }
 
@@ -244,12 +288,12 @@ func (s *Store) text(ctx context.Context, name string, v any) error {
 	})
 }
 
-// hear takes out what a deletion names. It is useless once a look that began after it was there has none of its
-// objects.
-func (s *Store) hear(ctx context.Context, sp *space, id string, l *listed, gone goneKeys) (useless bool, err error) {
-	name := sp.name + deletedDir + id
+// hear takes out what a deletion names, by its name in the space. It is useless once a look that began after it was
+// there has none of its objects, nor can they come any more.
+func (s *Store) hear(ctx context.Context, sp *space, of string, l *listed, gone goneKeys) (useless bool, err error) {
+	name := sp.name + of
 	sp.mu.RLock()
-	h := sp.heard[id]
+	h := sp.heard[of]
 	sp.mu.RUnlock()
 	d := h.deletion
 	if d == nil {
@@ -262,6 +306,9 @@ func (s *Store) hear(ctx context.Context, sp *space, id string, l *listed, gone 
 		}
 	}
 	useless = h.deletion != nil && h.at.Before(l.begun)
+	if strings.HasPrefix(of, unsureDir) {
+		useless = h.deletion != nil && l.begun.Sub(h.at) > doubtFor
+	}
 	for of, keys := range d.Of {
 		if _, there := l.objects[of]; !there {
 			continue
@@ -276,7 +323,7 @@ func (s *Store) hear(ctx context.Context, sp *space, id string, l *listed, gone 
 			}
 		}
 	}
-	sp.hear(id, d, useless)
+	sp.hear(of, d, useless)
 	return useless, nil
 }
 
@@ -342,6 +389,8 @@ func (s *Store) trim(ctx context.Context, more int64) (bool, error) {
 			total += o.size
 		}
 		sp.mu.RUnlock()
+		_, doubtful := sp.inDoubt()
+		total += doubtful
 	}
 	slices.SortFunc(list, func(a, b one) int { return cmp.Or(cmp.Compare(a.used, b.used), cmp.Compare(a.o.id, b.o.id)) })
 	var names []string

@@ -40,7 +40,8 @@ func TestWhatIsWrongIsSaidAtOnce(t *testing.T) {
 	for name, dest := range map[string]skep.Destination{
 		"stride": {Memory: mem, Stride: -1}, "memory": {Memory: mem[1:]}, "both": {Memory: mem, Paged: &skep.Paged{}},
 	} {
-		_, err := n.Restore(t.Context(), &skep.RestoreRequest{Chains: []skep.Chain{{Scope: n.scope(), Keys: keys, Dest: dest}}})
+		c := skep.Chain{Scope: n.scope(), Keys: keys, Dest: dest}
+		_, err := n.Restore(t.Context(), &skep.RestoreRequest{Chains: []skep.Chain{c}})
 		require.ErrorIs(t, err, skep.Invalid, name)
 	}
 }

@@ -21,6 +21,9 @@ const together = 64
 
 // pass looks at the node's blocks once and sends what is worth it.
 func (s *Store) pass(ctx context.Context) error {
+	if !s.o.Serves() {
+		return nil
+	}
 	st, err := s.Stats(ctx)
 	if err != nil {
 		return err
@@ -127,6 +130,15 @@ func (s *Store) send(ctx context.Context, sp *space, id skep.NamespaceID, blocks
 	if err != nil {
 		return 0, err
 	}
+	doubts := 0
+	for _, sp := range s.all() {
+		n, _ := sp.inDoubt()
+		doubts += n
+	}
+	if doubts >= maxDoubts || !s.held.room(memoryOf(len(blocks))) {
+		s.use.unindexed.Add(int64(len(blocks)))
+		return 0, nil
+	}
 	if !room || !s.budget.maySend(size) {
 		s.use.refused.Add(int64(len(blocks)))
 		return 0, nil
@@ -137,7 +149,11 @@ func (s *Store) send(ctx context.Context, sp *space, id skep.NamespaceID, blocks
 	var o *object
 	var records []record
 	blocks = sp.send(blocks, time.Now())
-	defer func() { sp.arrived(o, records) }()
+	if !s.o.Serves() {
+		blocks = nil
+	}
+	failed := false
+	defer func() { sp.arrived(o, records, failed, time.Now()) }()
 	of := drawID(time.Now())
 	name := sp.name + blocksDir + of
 	b := newBuilder(s.o.Key, name)
@@ -152,9 +168,13 @@ func (s *Store) send(ctx context.Context, sp *space, id skep.NamespaceID, blocks
 	}
 	body := b.end()
 	o, records = newObject(of, int64(len(body)), b.salt), b.records
-	o.made = time.Now()
-	if err := s.asked(ctx, func(ctx context.Context) error { return s.o.Bucket.Put(ctx, name, body) }); err != nil {
-		return 0, err // it may be there
+	// It is asked once: what came after a call that is made again, and was answered, would be in no book.
+	err = s.asking(ctx, func(ctx context.Context, _ func()) error { return s.o.Bucket.Put(ctx, name, body) })
+	if skep.KindOf(err) == skep.Denied {
+		o = nil
+	}
+	if failed = err != nil; failed {
+		return 0, err
 	}
 	s.use.sentObjects.Add(1)
 	s.use.sentBlocks.Add(int64(len(records)))

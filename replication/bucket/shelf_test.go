@@ -3,10 +3,12 @@ package bucket
 import (
 	"bytes"
 	"context"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -21,9 +23,12 @@ import (
 type shelf struct {
 	mu      sync.Mutex
 	objects map[string][]byte
-	away    bool                        // no call is answered
-	lost    bool                        // what is put is there, and the call fails
-	once    bool                        // lost, for one call
+	away    bool              // no call is answered
+	lost    bool              // what is put is there, and the call fails
+	once    bool              // lost, for one call
+	late    bool              // what is put fails, and comes when arrive is called
+	coming  map[string][]byte // it
+	denies  func(call, name string) bool
 	before  func(call, name string)     // is shown each call
 	spoil   func(name string, b []byte) // is shown what Get gives
 	listed  func(name string)           // is shown what List gave
@@ -33,7 +38,9 @@ type shelf struct {
 	gets    []string                    // names
 }
 
-func newShelf() *shelf { return &shelf{objects: map[string][]byte{}, calls: map[string]int{}} }
+func newShelf() *shelf {
+	return &shelf{objects: map[string][]byte{}, calls: map[string]int{}, coming: map[string][]byte{}}
+}
 
 func (s *shelf) enter(call, name string) error {
 	s.mu.Lock()
@@ -48,7 +55,19 @@ func (s *shelf) enter(call, name string) error {
 	if s.away {
 		return &skep.Error{Op: "shelf", Kind: skep.Unavailable, Field: call}
 	}
+	if s.denies != nil && s.denies(call, name) {
+		return &skep.Error{Op: "shelf", Kind: skep.Denied, Field: call}
+	}
 	return nil
+}
+
+// arrive has what was put and is late be there.
+func (s *shelf) arrive() {
+	s.set(func() {
+		maps.Copy(s.objects, s.coming)
+		clear(s.coming)
+		s.late = false
+	})
 }
 
 func (s *shelf) set(f func()) {
@@ -63,6 +82,10 @@ func (s *shelf) Put(_ context.Context, name string, body []byte) error {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.late && strings.Contains(name, blocksDir) {
+		s.coming[name] = bytes.Clone(body)
+		return &skep.Error{Op: "shelf", Kind: skep.Unavailable, Field: "answer"}
+	}
 	s.objects[name] = bytes.Clone(body)
 	lost := s.lost || s.once
 	s.once = false
@@ -171,7 +194,8 @@ type node struct {
 
 // options are those of tests: everything is sent at once, and each round is one that the test asks for.
 func options(b Bucket) Options {
-	return Options{Bucket: b, Key: testKey, BeginAt: 1e-9, Unfound: true, Every: MaxEvery, ObjectBytes: 8 * blockSize}
+	return Options{Bucket: b, Key: testKey, BeginAt: 1e-9, Unfound: true, Every: MaxEvery, ObjectBytes: 8 * blockSize,
+		pause: time.Millisecond}
 }
 
 func newNode(t *testing.T, o Options, capacity int64) *node {

@@ -27,7 +27,7 @@ type object struct {
 	salt [saltSize]byte
 	live int          // blocks of it that are found in it
 	all  []*place     // its blocks, by their numbers, deleted ones too
-	made time.Time    // by this node, in this run; else zero
+	made time.Time    // when this node had put it; zero: another one has
 	used atomic.Int64 // when something of it was fetched, or it was made: milliseconds since 1970
 }
 
@@ -61,17 +61,23 @@ type space struct {
 	paused    time.Time              // until then nothing is sent: more was deleted than is remembered
 	sending   map[skep.Key]bool      // on its way to the bucket
 	sent      chan struct{}          // closed when that has ended; nil: nothing is on its way
+	since     time.Time              // when it began
 	owed      map[string][]skep.Key  // deleted of objects, by their ids, and the bucket does not say so yet
 
-	heard map[string]hearing // what the bucket says is deleted, by its id
+	heard map[string]hearing // what the bucket says is deleted, by its name in the space
 
-	paying  sync.Mutex      // around what says in the bucket what is deleted
-	puts    sync.RWMutex    // read: around a look at blocks and the put of a fetched one; written: around what deletes
-	passing chan struct{}   // has one while an object is made and put, and while all is deleted
-	named   bool            // SPACE/spec is there; while passing has one
-	looking chan struct{}   // has one while a look at the bucket is taken in
-	looked  time.Time       // when the latest of them began; while looking has one
-	strange map[string]bool // objects of another version, by id: not read again; while looking has one
+	doubts    map[string]*doubt // objects that may come yet, by their ids
+	unread    map[string]again  // objects that are there and not in the index, by their ids
+	condemned map[string]bool   // those of them that are to be removed: what is deleted of them nobody knows
+	stale     time.Time         // what a look that began before shows is not taken
+	held      *held             // memory of the index, of all spaces
+
+	paying  sync.Mutex    // around what says in the bucket what is deleted
+	puts    sync.RWMutex  // read: around a look at blocks and the put of a fetched one; written: around what deletes
+	passing chan struct{} // has one while an object is made and put, and while all is deleted
+	named   bool          // SPACE/spec is there; while passing has one
+	looking chan struct{} // has one while a look at the bucket is taken in
+	looked  time.Time     // when the latest of them began; while looking has one
 }
 
 // hearing is a deletion, and when it was heard of.
@@ -80,24 +86,38 @@ type hearing struct {
 	at time.Time
 }
 
-func newSpace(name string, spec skep.NamespaceSpec) *space {
+func newSpace(name string, spec skep.NamespaceSpec, held *held) *space {
 	return &space{name: name, spec: spec, objects: map[string]*object{}, blocks: map[skep.Key]*place{},
-		forgotten: map[skep.Key]time.Time{}, owed: map[string][]skep.Key{},
-		heard: map[string]hearing{}, passing: make(chan struct{}, 1), looking: make(chan struct{}, 1), strange: map[string]bool{}}
+		forgotten: map[skep.Key]time.Time{}, owed: map[string][]skep.Key{}, heard: map[string]hearing{},
+		doubts: map[string]*doubt{}, unread: map[string]again{}, condemned: map[string]bool{}, held: held,
+		passing: make(chan struct{}, 1), looking: make(chan struct{}, 1)}
 }
 
-// adopt takes another node's object into the index, but for the blocks that gone names. Those that were deleted here
-// lately are owed: who made the object had not heard of that. It is useless where all was deleted lately. Of several
-// objects that have a block each node finds it in the one of the lowest id.
-func (s *space) adopt(o *object, records []record, gone map[skep.Key]bool, now time.Time) (useless bool) {
+// adopt takes another node's object, which a look that began then has shown, into the index, but for the blocks that
+// gone names. Those that were deleted here lately are owed: who made the object had not heard of that. Where all was
+// deleted lately it is to be removed; where the index has no room it is left out. Of several objects that have a block
+// each node finds it in the one of the lowest id.
+func (s *space) adopt(o *object, records []record, gone map[skep.Key]bool, begun, now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.objects[o.id] != nil {
-		return false
+	if s.objects[o.id] != nil || s.condemned[o.id] {
+		return
 	}
 	if s.owedAll || now.Before(s.quiet) {
-		return true
+		s.condemned[o.id] = true
+		delete(s.unread, o.id)
+		return
 	}
+	if begun.Before(s.stale) {
+		s.leaveLocked(o.id, nextLook)
+		return
+	}
+	if !s.held.take(memoryOf(len(records))) {
+		s.leaveLocked(o.id, withRoom)
+		return
+	}
+	delete(s.unread, o.id)
+	delete(s.doubts, o.id)
 	s.objects[o.id] = o
 	owed := map[skep.Key]bool{} // since it was in the index before
 	for _, k := range s.owed[o.id] {
@@ -110,7 +130,6 @@ func (s *space) adopt(o *object, records []record, gone map[skep.Key]bool, now t
 		}
 		return !dead && !gone[k] && !owed[k]
 	})
-	return false
 }
 
 // take takes those of an object's blocks that may into the index; mu is held.
@@ -173,16 +192,22 @@ func (s *space) drop(id string) {
 // remove takes an object out; mu is held.
 func (s *space) remove(o *object) {
 	delete(s.objects, o.id)
+	s.held.Add(-memoryOf(len(o.all)))
 	for _, p := range o.all {
 		s.out(p.key, func(q *place) bool { return q == p })
 	}
 }
 
-// dropBlock takes one block out.
+// dropBlock takes a block out that is damaged: the bucket is told that it is deleted, or it would be found again.
 func (s *space) dropBlock(p *place) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.out(p.key, func(q *place) bool { return q == p })
+	s.out(p.key, func(q *place) bool {
+		if q == p {
+			s.owed[p.of.id] = append(s.owed[p.of.id], p.key)
+		}
+		return q == p
+	})
 }
 
 // has says whether any of these keys is in an object.
@@ -225,18 +250,25 @@ func (s *space) forget(keys []skep.Key, now time.Time) (wait chan struct{}) {
 			return true
 		})
 	}
+	s.forgetUnsure(keys)
 	if len(s.forgotten) > maxForgotten {
 		s.forgotten, s.quiet, s.paused = map[skep.Key]time.Time{}, now.Add(forgetFor), now.Add(forgetFor)
 	}
 	return wait
 }
 
-// forgetAll takes everything out: the caller removes all objects.
+// forgetAll takes everything out: the caller removes all objects. Of those that may come yet all is owed.
 func (s *space) forgetAll(now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.owedAll = true
+	for _, o := range s.objects {
+		s.held.Add(-memoryOf(len(o.all)))
+	}
 	s.objects, s.blocks, s.owed = map[string]*object{}, map[skep.Key]*place{}, map[string][]skep.Key{}
+	for id, d := range s.doubts {
+		s.owed[id] = slices.Clone(d.keys)
+	}
 	s.quiet = now.Add(forgetFor)
 }
 
@@ -251,7 +283,7 @@ func (s *space) remember(now time.Time) {
 func (s *space) send(blocks []skep.StoredBlock, now time.Time) []skep.StoredBlock {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.sending, s.sent = map[skep.Key]bool{}, make(chan struct{})
+	s.sending, s.sent, s.since = map[skep.Key]bool{}, make(chan struct{}), now
 	if now.Before(s.paused) {
 		return nil
 	}
@@ -265,38 +297,18 @@ func (s *space) send(blocks []skep.StoredBlock, now time.Time) []skep.StoredBloc
 	})
 }
 
-// arrived ends what send began. The object may be there, whatever became of the call that put it, so its blocks are in
-// the index; deleted ones are among them until forget has seen them.
-func (s *space) arrived(o *object, records []record) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if o != nil && s.objects[o.id] == nil { // else a look at the bucket has found it
-		s.objects[o.id] = o
-		s.take(o, records, func(skep.Key) bool { return true })
-	}
-	close(s.sent)
-	s.sending, s.sent = nil, nil
-}
-
-// knows says whether an object is in the index.
-func (s *space) knows(id string) bool {
-	s.mu.RLock()
-	defer s.mu.RUnlock()
-	return s.objects[id] != nil
-}
-
 // hear takes out what the bucket says is deleted, once; useless: it names nothing that is there.
-func (s *space) hear(id string, d *deletion, useless bool) {
+func (s *space) hear(name string, d *deletion, useless bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if useless {
-		delete(s.heard, id)
+		delete(s.heard, name)
 		return
 	}
-	if s.heard[id].deletion != nil {
+	if s.heard[name].deletion != nil {
 		return
 	}
-	s.heard[id] = hearing{d, time.Now()}
+	s.heard[name] = hearing{d, time.Now()}
 	for of, keys := range d.Of {
 		for _, k := range keys {
 			key, err := skep.ParseKey(k)
@@ -310,21 +322,20 @@ func (s *space) hear(id string, d *deletion, useless bool) {
 // prune forgets the deletions that are in the bucket no more: another node has removed them.
 func (s *space) prune(l *listed) {
 	there := map[string]bool{}
-	for _, id := range l.deleted {
-		there[id] = true
+	for _, name := range l.deleted {
+		there[name] = true
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	maps.DeleteFunc(s.heard, func(id string, h hearing) bool { return !there[id] && h.at.Before(l.begun) })
+	maps.DeleteFunc(s.heard, func(name string, h hearing) bool { return !there[name] && h.at.Before(l.begun) })
 }
 
-// keepOnly drops the objects that the bucket has no more. One of this node's that is young may be on its way yet,
-// after a call that failed.
-func (s *space) keepOnly(there map[string]int64, now time.Time) {
+// keepOnly drops the objects that the bucket has no more.
+func (s *space) keepOnly(l *listed) {
 	s.mu.RLock()
 	var gone []string
 	for id, o := range s.objects {
-		if _, ok := there[id]; !ok && now.Sub(o.made) > forgetFor {
+		if _, ok := l.objects[id]; !ok && o.made.Before(l.begun) {
 			gone = append(gone, id)
 		}
 	}
@@ -373,6 +384,8 @@ func (s *space) cleared() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.owedAll = false
+	clear(s.condemned)
+	clear(s.unread)
 }
 
 // pass waits until nobody else sends of the space, or removes all of it.

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math/rand/v2"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -27,19 +28,27 @@ type Options struct {
 	ObjectBytes int64         // of an object, about; 1 to MaxObjectBytes; 0: 64 MiB
 	Every       time.Duration // between passes, and looks at what other nodes wrote; 0: 30 s
 	MaxBytes    int64         // of all objects; beyond, the oldest are removed; 0: any
-	Budget      Budget
+	// IndexBytes is how much memory the index may take, about 160 bytes a block. Beyond, nothing is sent, and what others
+	// have sent is left out. 0: 1 GiB.
+	IndexBytes int64
+	Budget     Budget
 	// Alone says that no other node writes below the bucket's prefix: a deletion need not look for what it wrote.
 	Alone bool
+	// Serves says whether the node knows what was deleted without it: until it does nothing is sent. nil: it always does.
+	Serves func() bool
 	// Recompute is what computing costs where a lookup does not say; nil: nothing is declined then.
 	Recompute *skep.RecomputeCost
 	// Timeout is how long one call of the bucket may take; 0: 30 s.
 	Timeout time.Duration
 	Logger  *slog.Logger // nil: none
+
+	pause time.Duration // before a call is made again; 0: 100 ms
 }
 
 // Limits of Options.
 const (
 	MaxObjectBytes = 1 << 30
+	MinIndexBytes  = 1 << 20
 	MinEvery       = 10 * time.Millisecond
 	MaxEvery       = forgetFor / 4 // others' deletions are heard of before they are forgotten
 )
@@ -63,14 +72,21 @@ func (o *Options) fill() {
 	}
 	set(&o.Every, 30*time.Second)
 	set(&o.Timeout, 30*time.Second)
+	set(&o.pause, 100*time.Millisecond)
 	if o.BeginAt == 0 {
 		o.BeginAt = .7
+	}
+	if o.IndexBytes == 0 {
+		o.IndexBytes = 1 << 30
 	}
 	if o.ObjectBytes == 0 {
 		o.ObjectBytes = 64 << 20
 	}
 	if o.Sends == nil {
 		o.Sends = func(*skep.NamespaceSpec) bool { return true }
+	}
+	if o.Serves == nil {
+		o.Serves = func() bool { return true }
 	}
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
@@ -87,6 +103,8 @@ func (o *Options) check() error {
 		return skep.Invalidf(op, "time between passes", o.Every, fmt.Sprintf("%v to %v", MinEvery, MaxEvery))
 	case o.Timeout < 0 || o.Timeout > time.Hour:
 		return skep.Invalidf(op, "timeout", o.Timeout, "up to 1h")
+	case o.IndexBytes < MinIndexBytes:
+		return skep.Invalidf(op, "bytes of the index", o.IndexBytes, fmt.Sprintf("%d or more", MinIndexBytes))
 	case o.MaxBytes < 0:
 		return skep.Invalidf(op, "bytes of all objects", o.MaxBytes, "0 or more")
 	}
@@ -108,6 +126,7 @@ type Store struct {
 	stay   time.Duration   // for at least which an object stays
 	kick   chan chan error // has a round begin now, and is told what became of it
 	found  *found
+	held   held
 	speed  speed
 	use    usage
 	own    own
@@ -118,6 +137,8 @@ type Store struct {
 	ids    sync.Map      // *space by skep.NamespaceID; nil where the namespace can have none
 	loaded chan struct{} // closed when the bucket was read
 	ready  atomic.Bool   // it is closed
+	tried  chan struct{} // closed when it was to be read for the first time
+	first  sync.Once     // closes tried
 	why    atomic.Pointer[error]
 
 	fetching fetches
@@ -131,6 +152,7 @@ type usage struct {
 	sentBlocks, sentBytes, sentObjects     atomic.Int64
 	loadedBlocks, loadedBytes, loadedCalls atomic.Int64
 	refused, declined, failed, damaged     atomic.Int64
+	unindexed                              atomic.Int64
 }
 
 // own is calls of the node's Store that are this one's, and nobody's who asks for Stats.
@@ -193,6 +215,8 @@ type Usage struct {
 	Declined                               int64 // blocks that were fetched, and the node's Store did not take
 	Failed                                 int64 // calls of the bucket that failed
 	Damaged                                int64 // objects and blocks that cannot be read
+	Unindexed                              int64 // blocks not sent because the index is full, or too many calls failed
+	Unread                                 int64 // objects that are there and not in the index
 	FirstByte                              time.Duration
 	Rate                                   float64 // bytes a second, of one fetch
 	Err                                    error   // of the last call, where that failed
@@ -219,7 +243,8 @@ func New(own skep.Store, o Options) (*Store, error) {
 	}
 	s := &Store{Store: own, o: o, lister: lister, budget: newBudget(o.Budget), stay: time.Hour,
 		kick: make(chan chan error), found: newFound(),
-		spaces: map[string]*space{}, loaded: make(chan struct{})}
+		spaces: map[string]*space{}, loaded: make(chan struct{}), tried: make(chan struct{})}
+	s.held.most = o.IndexBytes
 	s.fetching.init()
 	s.life, s.stop = context.WithCancel(context.Background())
 	s.done.Go(s.run)
@@ -242,7 +267,7 @@ func (s *Store) Usage() Usage {
 	u := Usage{SentObjects: s.use.sentObjects.Load(), SentBlocks: s.use.sentBlocks.Load(), SentBytes: s.use.sentBytes.Load(),
 		LoadedCalls: s.use.loadedCalls.Load(), LoadedBlocks: s.use.loadedBlocks.Load(), LoadedBytes: s.use.loadedBytes.Load(),
 		Refused: s.use.refused.Load(), Declined: s.use.declined.Load(), Failed: s.use.failed.Load(),
-		Damaged: s.use.damaged.Load()}
+		Damaged: s.use.damaged.Load(), Unindexed: s.use.unindexed.Load()}
 	u.FirstByte, u.Rate = s.speed.is()
 	if why := s.why.Load(); why != nil {
 		u.Err = *why
@@ -251,6 +276,7 @@ func (s *Store) Usage() Usage {
 		sp.mu.RLock()
 		u.Blocks += int64(len(sp.blocks))
 		u.Objects += int64(len(sp.objects))
+		u.Unread += int64(len(sp.unread))
 		for _, o := range sp.objects {
 			u.Bytes += o.size
 		}
@@ -269,12 +295,30 @@ func (s *Store) all() (out []*space) {
 	return out
 }
 
-// asked is a call of the bucket: it has a time, and what becomes of it is noted.
+// errLate is in the error of a call that was not answered in time.
+var errLate = errors.New("no answer")
+
+// A call that failed is made again so often, unless the one before it failed, too: after a pause that doubles.
+const mostRepeats = 2
+
+// asked is a call of the bucket, which may be made more than once: it has a time, and what becomes of it is noted.
 func (s *Store) asked(ctx context.Context, call func(ctx context.Context) error) error {
-	return s.asking(ctx, func(ctx context.Context, _ func()) error { return call(ctx) })
+	again := s.why.Load() == nil
+	for n := 0; ; n++ {
+		err := s.asking(ctx, func(ctx context.Context, _ func()) error { return call(ctx) })
+		if skep.KindOf(err) != skep.Unavailable || err == nil || errors.Is(err, errLate) || !again || n == mostRepeats {
+			return err
+		}
+		pause := s.o.pause << n
+		select {
+		case <-time.After(pause/2 + rand.N(pause)):
+		case <-ctx.Done():
+			return err
+		}
+	}
 }
 
-// asking is asked of a call that comes in parts: each has the time, and answered says that one is there.
+// asking is one call, which may come in parts: each has the time, and answered says that one is there.
 func (s *Store) asking(ctx context.Context, call func(ctx context.Context, answered func()) error) error {
 	within, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -283,20 +327,23 @@ func (s *Store) asking(ctx context.Context, call func(ctx context.Context, answe
 	err := call(within, func() { late.Reset(s.o.Timeout) })
 	if err != nil && within.Err() != nil && ctx.Err() == nil {
 		err = &skep.Error{Op: op, Kind: skep.Unavailable, Field: "time of a call", Value: "no answer", Limit: s.o.Timeout,
-			Err: err}
+			Err: errors.Join(errLate, err)}
 	}
 	if ctx.Err() != nil && err != nil { // the caller gave it up, and nothing is said of the bucket
 		return &skep.Error{Op: op, Kind: skep.Deadline, Err: ctx.Err()}
 	}
-	if err == nil || skep.KindOf(err) == skep.NotFound {
+	if err == nil {
+		s.why.Store(nil)
+		return nil
+	}
+	switch skep.KindOf(err) {
+	case skep.NotFound, skep.Damaged, skep.Version: // it has answered
 		s.why.Store(nil)
 		return err
-	}
-	if kind := skep.KindOf(err); kind == skep.Damaged || kind == skep.Version { // it has answered
-		s.why.Store(nil)
+	case skep.Denied: // of one object, as far as is known
+		s.use.failed.Add(1)
 		return err
-	}
-	if skep.KindOf(err) == skep.Other {
+	case skep.Other:
 		err = &skep.Error{Op: op, Kind: skep.Unavailable, Err: err}
 	}
 	s.use.failed.Add(1)
@@ -313,7 +360,7 @@ func (s *Store) spaceNamed(name string, spec *skep.NamespaceSpec) *space {
 	defer s.mu.Unlock()
 	sp := s.spaces[name]
 	if sp == nil {
-		sp = newSpace(name, *spec)
+		sp = newSpace(name, *spec, &s.held)
 		for _, p := range s.purges {
 			if p.some(spec) {
 				sp.quiet = p.from.Add(forgetFor)
@@ -341,11 +388,15 @@ func (s *Store) spaceOf(ctx context.Context, id skep.NamespaceID) (*space, error
 	return sp, nil
 }
 
-// isLoaded waits until the bucket was read.
+// isLoaded waits while the bucket is read for the first time. Where that failed nobody waits for the next time.
 func (s *Store) isLoaded(ctx context.Context) error {
 	select {
 	case <-s.loaded:
 		return nil
+	case <-s.tried:
+		if s.ready.Load() {
+			return nil
+		}
 	case <-ctx.Done():
 	case <-s.life.Done():
 		return &skep.Error{Op: op, Kind: skep.Closed}
@@ -383,12 +434,13 @@ func (s *Store) run() {
 // round is one look at the bucket and, where that is read, one pass over the node's blocks.
 func (s *Store) round(ctx context.Context) error {
 	s.found.turn(time.Now())
-	err := s.refresh(ctx)
-	if err == nil && !s.ready.Load() {
+	asked, err := s.refresh(ctx)
+	if asked && !s.ready.Load() {
 		s.ready.Store(true)
 		close(s.loaded)
 	}
-	if !s.ready.Load() {
+	s.first.Do(func() { close(s.tried) })
+	if !asked {
 		return err
 	}
 	return errors.Join(err, s.pass(ctx))

@@ -195,11 +195,22 @@ func reached(ctx context.Context, reg Registry, epoch uint32) (*clustermap.Map, 
 	}
 }
 
+// bucketed is a Store with object storage behind it, where others have said what they deleted (package bucket).
+type bucketed interface {
+	Relearn()
+	LoseNamespace(ctx context.Context, id skep.NamespaceID) error
+}
+
 // lose deletes the namespaces that the node is to lose by a map.
 func (f *Fence) lose(ctx context.Context, m *clustermap.Map) error {
 	n := f.in(m)
 	if n == nil || n.Missed == nil {
 		return nil
+	}
+	del := f.own.DeleteNamespace
+	if b, ok := skep.As[bucketed](f.own); ok {
+		b.Relearn()
+		del = b.LoseNamespace
 	}
 	list, err := f.own.Namespaces(ctx)
 	if err != nil {
@@ -209,7 +220,7 @@ func (f *Fence) lose(ctx context.Context, m *clustermap.Map) error {
 		if !n.Missed.Loses(&info.NamespaceSpec) {
 			continue
 		}
-		if err := f.own.DeleteNamespace(ctx, info.ID); err != nil && skep.KindOf(err) != skep.NotFound {
+		if err := del(ctx, info.ID); err != nil && skep.KindOf(err) != skep.NotFound {
 			return err
 		}
 	}

@@ -156,7 +156,7 @@ func (o *opened) embed(ctx context.Context, sp *spec) error {
 	}
 	// A cluster's other nodes write below the prefix, too.
 	_, err = os.Stat(filepath.Join(sp.Dir, "cluster"))
-	st, err := behind.Open(o.Store, errors.Is(err, fs.ErrNotExist), nil)
+	st, err := behind.Open(o.Store, errors.Is(err, fs.ErrNotExist), nil, nil)
 	if err != nil {
 		return errors.Join(err, o.Store.Close())
 	}

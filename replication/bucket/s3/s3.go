@@ -63,7 +63,7 @@ func Open(o Options) (bucket.Bucket, error) {
 		c = credentials.NewStaticV4(o.AccessKey, o.SecretKey, "")
 	}
 	core, err := minio.NewCore(u.Host, &minio.Options{Creds: c, Secure: u.Scheme == "https", Region: o.Region,
-		Transport: o.Transport})
+		Transport: o.Transport, MaxRetries: 1}) // who calls pays for each call, and makes it again
 	if err != nil {
 		return nil, &skep.Error{Op: op, Kind: skep.Invalid, Field: "endpoint", Value: o.Endpoint, Err: err}
 	}

@@ -175,6 +175,14 @@ func TestErrors(t *testing.T) {
 	f.Refuse(http.StatusForbidden)
 	_, err = b.Get(t.Context(), "x", 0, 1)
 	require.ErrorIs(t, err, skep.Denied)
+	f.Refuse(http.StatusServiceUnavailable)
+	before := f.Calls()
+	_, err = b.Get(t.Context(), "x", 0, 1)
+	require.ErrorIs(t, err, skep.Unavailable)
+	require.ErrorIs(t, b.Put(t.Context(), "y", []byte("0")), skep.Unavailable)
+	require.Error(t, b.List(t.Context(), "", func(bucket.Object) error { return nil }))
+	require.Error(t, b.Delete(t.Context(), []string{"x"}))
+	require.Equal(t, 4, f.Calls()-before, "who calls makes a call again, and pays for it")
 	for name, bad := range map[string]Options{
 		"no host": {Bucket: "b", Endpoint: "http://"}, "no scheme": {Bucket: "b", Endpoint: "host:9000"},
 		"no bucket": {Endpoint: "http://h"},

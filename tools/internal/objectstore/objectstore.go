@@ -32,6 +32,7 @@ type Config struct {
 	BeginAt         float64        `yaml:"begin_at" json:"begin_at" doc:"used share of the capacity from which blocks are sent, above 0 to 1"`
 	Unfound         bool           `yaml:"unfound" json:"unfound" doc:"send blocks that no lookup has found yet, too"`
 	MaxBytes        units.Size     `yaml:"max_bytes" json:"max_bytes" doc:"of all objects; beyond, those go that were used least lately; 0: any"`
+	IndexBytes      units.Size     `yaml:"index_bytes" json:"index_bytes" doc:"memory of the index, 160 a block; beyond, objects are left out"`
 	Rate            units.Size     `yaml:"rate" json:"rate" doc:"bytes a second that are sent; 0: as many as go"`
 	SendADay        units.Size     `yaml:"send_a_day" json:"send_a_day" doc:"bytes sent a day; 0: any"`
 	LoadADay        units.Size     `yaml:"load_a_day" json:"load_a_day" doc:"bytes fetched a day; 0: any"`
@@ -46,7 +47,8 @@ const op = "bucket"
 
 // Default is settings that nobody has touched: with an endpoint, a bucket and a key they are whole.
 func Default() Config {
-	return Config{Namespaces: []string{"*"}, Every: units.Duration(30 * time.Second), BeginAt: .7, Rate: 64 << 20}
+	return Config{Namespaces: []string{"*"}, Every: units.Duration(30 * time.Second), BeginAt: .7, IndexBytes: 1 << 30,
+		Rate: 64 << 20}
 }
 
 // Check lists what is wrong with the settings, by field; of no endpoint nothing is. It reads no file and asks nobody.
@@ -84,6 +86,7 @@ func (c *Config) options() bucket.Options {
 	o := bucket.Options{
 		Sends:   func(n *skep.NamespaceSpec) bool { return kvevents.Selects(c.Namespaces, n) },
 		BeginAt: c.BeginAt, Every: time.Duration(c.Every), Unfound: c.Unfound, MaxBytes: int64(c.MaxBytes),
+		IndexBytes: int64(c.IndexBytes),
 		Budget: bucket.Budget{
 			Rate: int64(c.Rate), SendADay: int64(c.SendADay), LoadADay: int64(c.LoadADay), MoneyDay: c.MoneyADay,
 			Prices: bucket.Prices{Write: c.PriceWrite / 1000, Read: c.PriceRead / 1000, Byte: c.PriceGiB / (1 << 30)},
@@ -96,10 +99,10 @@ func (c *Config) options() bucket.Options {
 }
 
 // Open puts object storage behind a store, which it owns from then on unless it fails. alone: no other store writes
-// below the prefix. A nil log: nothing is logged.
+// below the prefix. serves: see bucket.Options. A nil log: nothing is logged.
 //
 // Errors: Invalid, by field; it says nothing of what is in the files.
-func (c *Config) Open(st skep.Store, alone bool, log *slog.Logger) (*bucket.Store, error) {
+func (c *Config) Open(st skep.Store, alone bool, serves func() bool, log *slog.Logger) (*bucket.Store, error) {
 	failed := func(field string, err error) error {
 		return &skep.Error{Op: op, Kind: skep.Invalid, Field: field, Err: err}
 	}
@@ -121,7 +124,7 @@ func (c *Config) Open(st skep.Store, alone bool, log *slog.Logger) (*bucket.Stor
 		return nil, err
 	}
 	o := c.options()
-	o.Bucket, o.Alone, o.Logger = at, alone, log
+	o.Bucket, o.Alone, o.Serves, o.Logger = at, alone, serves, log
 	if o.Key, err = readKey(c.KeyFile); err != nil {
 		return nil, failed("bucket.key_file", err)
 	}

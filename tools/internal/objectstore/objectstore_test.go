@@ -53,7 +53,7 @@ func TestFilesThatAreNone(t *testing.T) {
 		require.Empty(t, c.Check())
 		change(&c)
 		st := memstore.New(memstore.Options{})
-		_, err := c.Open(st, true, nil)
+		_, err := c.Open(st, true, nil, nil)
 		require.ErrorIs(t, err, skep.Invalid)
 		require.ErrorContains(t, err, field)
 		require.NotContains(t, strings.ReplaceAll(err.Error(), "bucket.key_file", ""), "5e")

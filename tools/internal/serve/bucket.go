@@ -16,7 +16,11 @@ func (s *server) openBucket() error {
 	if err != nil {
 		return err
 	}
-	st, err := b.Open(s.st, s.c.Cluster == "" && id == nil, s.log.With("part", "bucket"))
+	var serves func() bool
+	if id != nil { // it may have missed deletions, until the fence says that it has not
+		serves = func() bool { f := s.opened.Load(); return f != nil && f.Open() }
+	}
+	st, err := b.Open(s.st, s.c.Cluster == "" && id == nil, serves, s.log.With("part", "bucket"))
 	if err != nil {
 		return err
 	}
@@ -37,8 +41,10 @@ var (
 	descBucketBlocks = prometheus.NewDesc("skep_bucket_moved_blocks_total", "Blocks sent to object storage and fetched.",
 		[]string{"direction"}, nil)
 	descBucketLost = prometheus.NewDesc("skep_bucket_refused_total",
-		"Blocks over a budget; fetched ones that the store declined; failed calls; what could not be read.",
+		"Blocks over a budget; fetched ones that the store declined; failed calls; what could not be read; blocks over bucket.index_bytes.",
 		[]string{"what"}, nil)
+	descBucketUnread = prometheus.NewDesc("skep_bucket_unread_objects",
+		"Objects left out of the index.", nil, nil)
 	descBucketUp = prometheus.NewDesc("skep_bucket_up", "1: the last call of object storage was answered.", nil, nil)
 )
 
@@ -56,6 +62,7 @@ func (m bucketMetrics) Collect(out chan<- prometheus.Metric) {
 	}
 	gauge(descBucketHas, u.Blocks)
 	gauge(descBucketBytes, u.Bytes)
+	gauge(descBucketUnread, u.Unread)
 	up := int64(1)
 	if u.Err != nil {
 		up = 0
@@ -69,4 +76,5 @@ func (m bucketMetrics) Collect(out chan<- prometheus.Metric) {
 	count(descBucketLost, u.Declined, "declined")
 	count(descBucketLost, u.Failed, "failed")
 	count(descBucketLost, u.Damaged, "damaged")
+	count(descBucketLost, u.Unindexed, "index")
 }

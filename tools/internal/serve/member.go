@@ -323,6 +323,7 @@ func (s *server) keep(n *clustermap.Node) *keeper.Keeper {
 	kept := keeper.New(own)
 	if s.st = kept; s.c.Cluster == "" {
 		s.fence = fence.New(kept, own, n.Name, n.ID)
+		s.opened.Store(s.fence)
 		s.st = s.fence
 	}
 	return kept

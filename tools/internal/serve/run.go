@@ -89,6 +89,7 @@ type server struct {
 	events  *kvevents.Publisher              // nil: no KV events are published
 	repair  *repairer                        // nil: it sends no copies
 	fence   *fence.Fence                     // nil: the node does not agree on the map
+	opened  atomic.Pointer[fence.Fence]      // the same, for who runs beside
 
 	files    int // descriptors of the process
 	shares   atomic.Pointer[map[string]int64]

@@ -20,6 +20,7 @@ type Server struct {
 	mu      sync.Mutex
 	objects map[string][]byte
 	refuse  int
+	calls   int
 	cut     int
 }
 
@@ -34,6 +35,13 @@ func (f *Server) Refuse(status int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.refuse = status
+}
+
+// Calls is how many calls it has had.
+func (f *Server) Calls() int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.calls
 }
 
 // Cut has the bodies that it sends end after so many bytes; 0: whole.
@@ -54,6 +62,7 @@ func (f *Server) Names() []string {
 func (f *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	f.calls++
 	if f.refuse != 0 {
 		http.Error(w, "no", f.refuse)
 		return

@@ -1,0 +1,209 @@
+package bucket
+
+import (
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/skepkv/skep"
+)
+
+const (
+	// doubtFor is how long an object may be on its way when the call that put it has failed: what is deleted meanwhile is
+	// deleted of it, too. Servers take no call that was signed more than a quarter of an hour ago.
+	doubtFor = time.Hour
+	// maxDoubts is how many objects of a node may be in doubt; with so many nothing is sent.
+	maxDoubts = 16
+	// maxNamed is of how many objects that were not read so many keys are named when they are deleted, objects times keys;
+	// beyond, these objects are removed.
+	maxNamed = 1 << 16
+)
+
+// doubt is an object that may be there or come yet, for its call failed. Nothing of it is found before a look at the
+// bucket shows it.
+type doubt struct {
+	keys  []skep.Key
+	has   map[skep.Key]bool
+	size  int64
+	until time.Time
+}
+
+// arrived ends what send began. failed: the object may be there, or come yet. Deleted blocks are among those of an
+// object that was put until forget has seen them.
+func (s *space) arrived(o *object, records []record, failed bool, now time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case o == nil || s.objects[o.id] != nil: // a look at the bucket has found it
+	case failed:
+		d := &doubt{has: map[skep.Key]bool{}, size: o.size, until: now.Add(doubtFor)}
+		for i := range records {
+			d.keys = append(d.keys, records[i].key)
+			d.has[records[i].key] = true
+		}
+		s.doubts[o.id] = d
+		if !s.stale.Before(s.since) {
+			s.owed[o.id] = d.keys
+		}
+	case !s.stale.Before(s.since): // blocks of it may have been deleted without this node
+		s.condemned[o.id] = true
+	default:
+		o.made = now
+		s.objects[o.id] = o
+		s.held.Add(memoryOf(len(records)))
+		s.take(o, records, func(skep.Key) bool { return true })
+	}
+	close(s.sent)
+	s.sending, s.sent = nil, nil
+}
+
+// inDoubt says how many objects of the space are, and their bytes.
+func (s *space) inDoubt() (n int, bytes int64) {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	for _, d := range s.doubts {
+		bytes += d.size
+	}
+	return len(s.doubts), bytes
+}
+
+// again says when an object that was not taken into the index is to be read again.
+type again uint8
+
+const (
+	nextLook again = iota // at the next look
+	withRoom              // when the index has room
+	never                 // it is of another version
+)
+
+// leave notes that an object is there and not in the index. What was deleted lately may be in it.
+func (s *space) leave(id string, when again) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.leaveLocked(id, when)
+}
+
+func (s *space) leaveLocked(id string, when again) {
+	if s.objects[id] != nil || s.condemned[id] {
+		return
+	}
+	_, before := s.unread[id]
+	s.unread[id] = when
+	if before {
+		return
+	}
+	if len(s.forgotten) > maxNamed {
+		s.condemned[id] = true
+		delete(s.unread, id)
+		return
+	}
+	if d := s.doubts[id]; d != nil { // it has arrived, and is owed what was deleted meanwhile
+		delete(s.doubts, id)
+	}
+	for k := range s.forgotten {
+		s.owed[id] = append(s.owed[id], k)
+	}
+}
+
+// takeOut has an object of the index be one that was not read.
+func (s *space) takeOut(o *object) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.objects[o.id] == o {
+		s.remove(o)
+		s.leaveLocked(o.id, nextLook)
+	}
+}
+
+// unlearn has all objects be ones that were not read.
+func (s *space) unlearn() {
+	s.puts.Lock()
+	defer s.puts.Unlock()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.unlearnLocked()
+}
+
+func (s *space) unlearnLocked() {
+	for id, o := range s.objects {
+		s.remove(o)
+		s.leaveLocked(id, nextLook)
+	}
+}
+
+// relearn is unlearn where others have deleted without this node: only looks that begin later are taken. What it has
+// put a while ago, or is putting, others may not have seen when they did: it goes.
+func (s *space) relearn(now time.Time) {
+	s.puts.Lock()
+	defer s.puts.Unlock()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.stale = now
+	for id, o := range s.objects {
+		if now.Sub(o.made) < forgetFor {
+			s.remove(o)
+			s.condemned[id] = true
+		}
+	}
+	for id, d := range s.doubts {
+		s.owed[id] = slices.Clone(d.keys)
+	}
+	s.unlearnLocked()
+}
+
+// toRead says whether an object that the bucket shows is to be read, given whether the index is full.
+func (s *space) toRead(id string, full bool) bool {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	when, left := s.unread[id]
+	return s.objects[id] == nil && !s.condemned[id] && !(left && (when == never || when == withRoom && full))
+}
+
+// forgetUnsure owes keys of what may have them; mu is held.
+func (s *space) forgetUnsure(keys []skep.Key) {
+	for id, d := range s.doubts {
+		for _, k := range keys {
+			if d.has[k] {
+				s.owed[id] = append(s.owed[id], k)
+			}
+		}
+	}
+	if len(s.unread)*len(keys) > maxNamed {
+		for id := range s.unread {
+			s.condemned[id] = true
+		}
+		clear(s.unread)
+	}
+	for id := range s.unread {
+		s.owed[id] = append(s.owed[id], keys...)
+	}
+}
+
+// settleUnsure ends doubts: of objects that the bucket shows, and of those that do not come any more.
+func (s *space) settleUnsure(l *listed) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	there := func(id string) bool { _, is := l.objects[id]; return is }
+	maps.DeleteFunc(s.doubts, func(id string, d *doubt) bool { return there(id) || l.begun.After(d.until) })
+	maps.DeleteFunc(s.unread, func(id string, _ again) bool { return !there(id) })
+}
+
+// toRemove names the objects that are to be removed before a deletion is answered.
+func (s *space) toRemove() (ids []string) {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	for id := range s.condemned {
+		ids = append(ids, id)
+	}
+	return ids
+}
+
+// removed notes that they were.
+func (s *space) removed(ids []string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, id := range ids {
+		delete(s.condemned, id)
+		delete(s.owed, id)
+	}
+}
