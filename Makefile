@@ -259,7 +259,7 @@ cross-all: ## for every system it is meant to compile for, and io_uring on arm64
 	@$(MAKE) --no-print-directory cross CROSS='linux/arm64 darwin/amd64 darwin/arm64 windows/amd64 windows/arm64'
 	GOOS=linux GOARCH=arm64 CGO_ENABLED=0 $(GO) build $(URING) -o /dev/null ./tools/skep ./tools/skep-bench
 
-# From the commit, not from what lies here. libskep-dev needs a C compiler and is for this machine's architecture only.
+# From the commit, not from what lies here. libskep needs a C compiler and is for this machine's architecture only.
 dist: ## archives, Debian packages and the image of the commit, for linux/amd64 and linux/arm64, with SHA256SUMS (dist/)
 	$(GO) run -C tools/dist . -o $(CURDIR)/dist
 
@@ -313,24 +313,24 @@ gpu-bundle: cuda bin/cuda/cuda.test ## bin/gpu-bundle: what to run on a machine 
 	@rm -rf bin/gpu-bundle && mkdir -p bin/gpu-bundle/fake bin/cuda/lib
 	@cp $(CUDATEST) $(CUDADIR)/skep-gpu gpu/cuda/run.sh bin/gpu-bundle/
 	@cp bin/cuda/fake/libcuda.so.1 bin/gpu-bundle/fake/
-	$(GO) build -buildmode=c-shared -ldflags "-s -w" -o bin/cuda/lib/libskep.so ./tools/libskep
-	@gzip -9c bin/cuda/lib/libskep.so >bin/gpu-bundle/libskep.so.gz && cp tools/libskep/skep.h bin/gpu-bundle/
+	GO='$(GO)' tools/libskep/build.sh bin/cuda/lib '-s -w'
+	@gzip -9c bin/cuda/lib/libskep.so.1 >bin/gpu-bundle/libskep.so.1.gz && cp tools/libskep/skep.h bin/gpu-bundle/
 	@$(call CENGINE,cuda) && $(call CENGINE,large)
 	@test $$(du -sm bin/gpu-bundle | cut -f1) -lt 30 || { echo "bin/gpu-bundle is too large"; exit 1; }
 	@du -sh bin/gpu-bundle
 
 libskep: bin/cuda/fake/libcuda.so.1 ## bin/libskep.so for programs in C, and programs that use it: in C, in Python, on the fake driver
-	$(GO) build -buildmode=c-shared -o bin/libskep.so ./tools/libskep
+	GO='$(GO)' tools/libskep/build.sh bin
 	SKEP_LIBSKEP=../../bin/libskep.so SKEP_CUDADIR=$(CUDADIR) SKEP_BINARY=$(wildcard $(CURDIR)/bin/skep) $(GOTEST) -count=1 ./tools/libskep
 
-wheel: ## bin/wheel/skepkv-*.whl, the Python package with libskep.so inside, for glibc 2.17 and later
+wheel: ## bin/wheel/skepkv-*.whl, the Python package with libskep.so.1 inside, for glibc 2.17 and later
 	GO='$(GO)' tools/skepkv/wheel.sh
 
 test-wheel: build ## builds the wheel, installs it in a clean environment of each Python at hand, and runs its tests and the tiny engine's against bin/skep
 	GO='$(GO)' tools/skepkv/wheel.sh test
 
 test-engines: build ## the connectors under LMCache's, SGLang's and vLLM's own classes, on wheels that are installed once; no GPU
-	$(GO) build -buildmode=c-shared -o bin/libskep.so ./tools/libskep
+	GO='$(GO)' tools/libskep/build.sh bin
 	tools/skepkv/engines.sh
 
 clean: ## what the targets above made

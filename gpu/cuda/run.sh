@@ -3,7 +3,7 @@
 # NVIDIA driver (glibc 2.34 or newer; no CUDA toolkit, no Go). It reads and writes nothing
 # outside this folder but standard output, needs no root, takes at most 1 GiB of GPU memory,
 # and runs a few minutes. With the argument "fake" it runs on the fake driver instead, which
-# needs no GPU. Of this folder it writes libskep.so, unpacked, and a directory for what the C programs
+# needs no GPU. Of this folder it writes libskep.so.1, unpacked, and a directory for what the C programs
 # store (300 MB, removed at the end).
 set -u
 cd "$(dirname "$0")" || exit 1
@@ -18,7 +18,7 @@ echo "== the suite"
 ./cuda.test -test.v -test.timeout 10m
 status=$?
 echo "== the C interface: engines whose paged cache is in GPU memory"
-gzip -dc libskep.so.gz >libskep.so || status=1
+gzip -dc libskep.so.1.gz >libskep.so.1 || status=1
 for engine in cuda large; do
 	dir=$(mktemp -d "$PWD/stored.XXXXXX") || exit 1
 	"./engine-$engine" "$dir" || status=1

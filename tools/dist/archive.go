@@ -17,17 +17,18 @@ import (
 // sums is the file of the checksums, in the form of sha256sum.
 const sums = "SHA256SUMS"
 
-// entry is a file of an archive, or a directory where neither from nor text is given.
+// entry is a file of an archive, or a directory where none of from, text and link is given.
 type entry struct {
 	name     string // path in it
 	from     string // where the file lies
 	text     []byte // what it holds, where it lies nowhere
+	link     string // of a symbolic link: what it leads to
 	mode     int64
 	uid, gid int
 }
 
 // directory says whether it is one.
-func (e entry) directory() bool { return e.from == "" && e.text == nil }
+func (e entry) directory() bool { return e.from == "" && e.text == nil && e.link == "" }
 
 // writeTar writes entries by their names, all with one time.
 func writeTar(w io.Writer, entries []entry, at time.Time) error {
@@ -38,6 +39,13 @@ func writeTar(w io.Writer, entries []entry, at time.Time) error {
 		h := &tar.Header{Name: e.name, Mode: e.mode, Uid: e.uid, Gid: e.gid, ModTime: at, Format: tar.FormatUSTAR}
 		if e.directory() {
 			h.Typeflag, h.Name = tar.TypeDir, strings.TrimSuffix(e.name, "/")+"/"
+			if err := t.WriteHeader(h); err != nil {
+				return err
+			}
+			continue
+		}
+		if e.link != "" {
+			h.Typeflag, h.Linkname = tar.TypeSymlink, e.link
 			if err := t.WriteHeader(h); err != nil {
 				return err
 			}
@@ -82,7 +90,25 @@ func create(dir, name string, write func(io.Writer) error) error {
 	return os.Rename(f.Name(), filepath.Join(dir, name))
 }
 
-// archives writes an archive of each architecture, with one directory in it.
+// writeArchive writes a compressed archive, with all entries in one directory, and gives its name.
+func writeArchive(out, top string, entries []entry, at time.Time) (name string, err error) {
+	for i := range entries {
+		entries[i].name = path.Join(top, entries[i].name)
+	}
+	name = top + ".tar.gz"
+	return name, create(out, name, func(w io.Writer) error {
+		z, err := gzip.NewWriterLevel(w, gzip.BestCompression)
+		if err != nil {
+			return err
+		}
+		if err := writeTar(z, entries, at); err != nil {
+			return err
+		}
+		return z.Close()
+	})
+}
+
+// archives writes an archive of each architecture, and one of the library for this machine's.
 func archives(b *built, out string) (names []string, err error) {
 	for arch, bin := range sorted(b.bin) {
 		top := fmt.Sprintf("skep_%s_linux_%s", b.version, arch)
@@ -104,26 +130,17 @@ func archives(b *built, out string) (names []string, err error) {
 		for _, dir := range []string{"", "bin", "completions"} {
 			entries = append(entries, entry{name: dir, mode: 0o755})
 		}
-		for i := range entries {
-			entries[i].name = path.Join(top, entries[i].name)
-		}
-		name := top + ".tar.gz"
-		err := create(out, name, func(w io.Writer) error {
-			z, err := gzip.NewWriterLevel(w, gzip.BestCompression)
-			if err != nil {
-				return err
-			}
-			if err := writeTar(z, entries, b.time); err != nil {
-				return err
-			}
-			return z.Close()
-		})
+		name, err := writeArchive(out, top, entries, b.time)
 		if err != nil {
 			return nil, err
 		}
 		names = append(names, name)
 	}
-	return names, nil
+	if b.lib == "" {
+		return names, nil
+	}
+	name, err := b.archiveLibskep(out)
+	return append(names, name), err
 }
 
 // writeSums writes the checksums of what was written.

@@ -30,7 +30,7 @@ type built struct {
 	version string                       // as the programs say it, without the v
 	bin     map[string]map[string]string // path of a program, by architecture and name
 	made    string                       // directory of what programs printed: completions, settings
-	lib     string                       // path of libskep.so of this machine's architecture; empty: it was not built
+	lib     string                       // path of libskep.so.1 of this machine's architecture; empty: it was not built
 	noLib   string                       // why not
 }
 
@@ -159,27 +159,4 @@ func (b *built) print(tmp string) error {
 		}
 	}
 	return nil
-}
-
-// libskep builds the library for programs in C, for this machine's architecture: it needs cgo and a C compiler.
-func (b *built) libskep(dir string) {
-	switch _, here := b.bin[runtime.GOARCH]; {
-	case runtime.GOOS != "linux":
-		b.noLib = "this machine is not Linux"
-		return
-	case !here:
-		b.noLib = "it is built for this machine's architecture only"
-		return
-	}
-	path := filepath.Join(dir, "libskep.so")
-	// Without ids: they would depend on where this source lies, which the linker is told.
-	link := "-ldflags=-s -w -buildid= -extldflags '-Wl,-soname,libskep.so -Wl,--build-id=none -Wl,--version-script=" +
-		filepath.Join(b.dir, "tools/libskep/exports.map") + "'"
-	args := []string{"build", "-buildmode=c-shared", link, "-o", path, "./tools/libskep"}
-	_, err := output(b.dir, pinned(runtime.GOARCH, true), "go", args...)
-	if err != nil {
-		b.noLib = err.Error()
-		return
-	}
-	b.lib = path
 }

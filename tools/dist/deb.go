@@ -1,16 +1,13 @@
 package main
 
 import (
-	"debug/elf"
 	"fmt"
 	"io"
 	"iter"
 	"maps"
 	"os"
 	"path/filepath"
-	"runtime"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/goreleaser/nfpm/v2"
@@ -23,9 +20,6 @@ const (
 	homepage   = "https://github.com/skepkv/skep"
 	stateDir   = "/var/lib/skep" // StateDirectory of the unit
 )
-
-// multiarch is the directory of libraries that Debian has for an architecture.
-var multiarch = map[string]string{"amd64": "x86_64-linux-gnu", "arm64": "aarch64-linux-gnu"}
 
 // sorted goes through a map by its keys in order.
 func sorted[V any](m map[string]V) iter.Seq2[string, V] {
@@ -64,7 +58,7 @@ func debUnit(unit string) (string, error) {
 	return unit, nil
 }
 
-// debs writes a package of the programs for each architecture, and one of the library for this machine's.
+// debs writes a package of the programs for each architecture, and those of the library for this machine's.
 func debs(say func(string, ...any)) func(b *built, out string) ([]string, error) {
 	return func(b *built, out string) (names []string, err error) {
 		tmp, err := os.MkdirTemp("", "skep-deb-")
@@ -82,14 +76,19 @@ func debs(say func(string, ...any)) func(b *built, out string) ([]string, error)
 			}
 		}
 		if b.lib == "" {
-			say("libskep-dev: not made: %s", b.noLib)
+			say("libskep1, libskep-dev: not made: %s", b.noLib)
 			return names, nil
 		}
-		info, err := b.debLibskep(tmp)
-		if err == nil {
-			err = b.writeDeb(info, out, &names)
+		for _, make := range []func(tmp string) (*nfpm.Info, error){b.debLibskep, b.debLibskepDev} {
+			info, err := make(tmp)
+			if err == nil {
+				err = b.writeDeb(info, out, &names)
+			}
+			if err != nil {
+				return nil, err
+			}
 		}
-		return names, err
+		return names, nil
 	}
 }
 
@@ -150,33 +149,6 @@ func (b *built) debSkep(arch, tmp string) (*nfpm.Info, error) {
 	return info, nil
 }
 
-func (b *built) debLibskep(tmp string) (*nfpm.Info, error) {
-	libs := "/usr/lib/" + multiarch[runtime.GOARCH]
-	info := b.debInfo("libskep-dev", runtime.GOARCH, "database for the KV caches of language models: library for C\n"+
-		"libskep.so is the engine, and a client of servers, for programs in C and whatever can call C; skep.h declares it.")
-	info.Section = "libdevel"
-	glibc, err := glibcOf(b.lib)
-	if err != nil {
-		return nil, err
-	}
-	info.Depends = []string{"libc6 (>= " + glibc + ")"}
-	info.Deb.Triggers.ActivateNoAwait = []string{"ldconfig"}
-	pc := filepath.Join(tmp, "skep.pc")
-	text := fmt.Sprintf("libdir=%s\nincludedir=/usr/include\n\nName: skep\n"+
-		"Description: database for the KV caches of language models\nURL: %s\nVersion: %s\n"+
-		"Libs: -L${libdir} -lskep\nCflags: -I${includedir}\n", libs, homepage, b.version)
-	if err := os.WriteFile(pc, []byte(text), 0o644); err != nil {
-		return nil, err
-	}
-	info.Contents = files.Contents{
-		content(b.lib, libs+"/libskep.so", 0o644),
-		content(filepath.Join(b.dir, "tools/libskep/skep.h"), "/usr/include/skep.h", 0o644),
-		content(pc, libs+"/pkgconfig/skep.pc", 0o644),
-		content(filepath.Join(b.dir, "LICENSE"), "/usr/share/doc/libskep-dev/copyright", 0o644),
-	}
-	return info, nil
-}
-
 // writeDeb writes a package and adds its name.
 func (b *built) writeDeb(info *nfpm.Info, out string, names *[]string) error {
 	for _, c := range info.Contents {
@@ -190,32 +162,4 @@ func (b *built) writeDeb(info *nfpm.Info, out string, names *[]string) error {
 	}
 	*names = append(*names, name)
 	return nil
-}
-
-// glibcOf is the oldest glibc that has all that a library asks of it.
-func glibcOf(path string) (string, error) {
-	f, err := elf.Open(path)
-	if err != nil {
-		return "", err
-	}
-	defer f.Close()
-	symbols, err := f.ImportedSymbols()
-	if err != nil {
-		return "", err
-	}
-	newest, major := 0, 2
-	for _, s := range symbols {
-		v, ok := strings.CutPrefix(s.Version, "GLIBC_2.")
-		if !ok {
-			continue
-		}
-		minor, _, _ := strings.Cut(v, ".")
-		if n, err := strconv.Atoi(minor); err == nil && n > newest {
-			newest = n
-		}
-	}
-	if newest == 0 {
-		return "", fmt.Errorf("%s asks for no glibc", filepath.Base(path))
-	}
-	return fmt.Sprintf("%d.%d", major, newest), nil
 }

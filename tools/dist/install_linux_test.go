@@ -34,19 +34,31 @@ func TestInstall(t *testing.T) {
 	found := map[string]string{}
 	for _, name := range names {
 		switch {
+		case strings.HasPrefix(name, "libskep_") && strings.HasSuffix(name, ".tar.gz"):
+			found["library"] = filepath.Join(w.out, name)
 		case strings.HasSuffix(name, ".tar.gz"):
 			found[kindArchive] = filepath.Join(w.out, name)
 		case strings.HasPrefix(name, "skep_") && strings.HasSuffix(name, ".deb"):
 			found[kindDeb] = filepath.Join(w.out, name)
 		case strings.HasSuffix(name, "_image.tar"):
 			found[kindImage] = filepath.Join(w.out, name)
-		case strings.HasPrefix(name, "libskep-dev"):
-			found["lib"] = filepath.Join(w.out, name)
+		case strings.HasPrefix(name, "libskep1_"):
+			found["libskep1"] = filepath.Join(w.out, name)
+		case strings.HasPrefix(name, "libskep-dev_"):
+			found["libskep-dev"] = filepath.Join(w.out, name)
 		}
 	}
 	t.Run("archive", func(t *testing.T) { archiveInstalls(t, found[kindArchive]) })
 	t.Run("image", func(t *testing.T) { imageRuns(t, found[kindImage]) })
-	t.Run("deb", func(t *testing.T) { debInstalls(t, found[kindDeb], found["lib"]) })
+	t.Run("deb", func(t *testing.T) { debInstalls(t, found[kindDeb], found["libskep1"], found["libskep-dev"]) })
+	t.Run("library", func(t *testing.T) {
+		if found["library"] == "" {
+			t.Skip("libskep was not made")
+		}
+		top := unpacked(t, found["library"])
+		engine := filepath.Join(root, "tools/libskep/testdata/engine.c")
+		require.Equal(t, "32 caches filled", compiledAndRun(t, top, engine, t.TempDir()))
+	})
 }
 
 func archiveInstalls(t *testing.T, file string) {
@@ -128,7 +140,7 @@ func cleanRoot(t *testing.T) string {
 	return dir
 }
 
-func debInstalls(t *testing.T, deb, lib string) {
+func debInstalls(t *testing.T, deb, lib, dev string) {
 	dir := cleanRoot(t)
 	admin := place{root: dir, dir: "/"}
 	do := func(line string) string {
@@ -142,7 +154,7 @@ func debInstalls(t *testing.T, deb, lib string) {
 		_, err := os.Lstat(filepath.Join(dir, path))
 		require.ErrorIs(t, err, os.ErrNotExist, path)
 	}
-	for _, file := range []string{deb, lib} {
+	for _, file := range []string{deb, lib, dev} {
 		if file != "" {
 			_, err := output(".", nil, "cp", file, filepath.Join(dir, "tmp"))
 			require.NoError(t, err)
@@ -169,11 +181,13 @@ func debInstalls(t *testing.T, deb, lib string) {
 	unitServes(t, admin, as)
 
 	if lib == "" {
-		t.Log("skipped: libskep-dev, which was not made")
+		t.Log("skipped: libskep1 and libskep-dev, which were not made")
 	} else {
+		do("cd /tmp && apt-get install -y --no-install-recommends ./libskep1_*.deb")
+		assert.Contains(t, do("ldconfig -p"), "libskep.so.1")
+		assert.NotContains(t, do("ldd /usr/lib/*/libskep.so.1"), "not found")
 		do("cd /tmp && apt-get install -y --no-install-recommends ./libskep-dev_*.deb")
-		assert.Contains(t, do("ldconfig -p"), "libskep.so")
-		assert.NotContains(t, do("ldd /usr/lib/*/libskep.so"), "not found")
+		do("cmp /usr/lib/*/libskep.so /usr/lib/*/libskep.so.1 && test -f /usr/lib/*/pkgconfig/skep.pc")
 	}
 
 	do("apt-get remove -y skep")

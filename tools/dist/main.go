@@ -5,7 +5,7 @@
 //
 // It builds from a commit, in a clone of its own, and not from what lies in the checkout. The same commit gives the
 // same bytes: every time in what it makes is the commit's, entries are sorted, owners are fixed.
-// The Go compiler has to be the same one, and for libskep-dev, which needs cgo, the C compiler.
+// The Go compiler has to be the same one, and for the library, which needs cgo, the C compiler.
 //
 // Nothing is published, and no daemon is asked.
 package main

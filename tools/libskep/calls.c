@@ -89,6 +89,28 @@ CALL(delete,
      (skep_store s, const skep_scope *scope, const void *keys, uint32_t n, int64_t timeout_ms, uint32_t *deleted,
       skep_error *err),
      (s, scope, keys, n, timeout_ms, deleted, err))
+CALL(hint,
+     (skep_store s, const skep_scope *scope, const void *keys, uint32_t n, const skep_hints *future, int64_t timeout_ms,
+      uint32_t *known, skep_error *err),
+     (s, scope, keys, n, future, timeout_ms, known, err))
+CALL(purge,
+     (skep_store s, const char *tenant, const char *model, const skep_scope *scope, int64_t timeout_ms, skep_error *err),
+     (s, tenant, model, scope, timeout_ms, err))
+CALL(namespace_delete, (skep_store s, uint32_t id, int64_t timeout_ms, skep_error *err), (s, id, timeout_ms, err))
+CALL(list,
+     (skep_store s, uint32_t id, uint64_t *place, void *keys, uint32_t n, int64_t timeout_ms, uint32_t *count,
+      skep_error *err),
+     (s, id, place, keys, n, timeout_ms, count, err))
+CALL(stats,
+     (skep_store s, int64_t timeout_ms, char *json, uint64_t room, uint64_t *bytes, skep_error *err),
+     (s, timeout_ms, json, room, bytes, err))
+CALL(events_open,
+     (skep_store s, uint64_t epoch, uint64_t seq, int snapshot, skep_events *out, skep_error *err),
+     (s, epoch, seq, snapshot, out, err))
+CALL(events_next,
+     (skep_events e, int64_t timeout_ms, skep_event *into, uint32_t n, uint32_t *got, skep_error *err),
+     (e, timeout_ms, into, n, got, err))
+CALL(events_close, (skep_events e, skep_error *err), (e, err))
 CALL(direct, (skep_store s, int64_t timeout_ms, skep_error *err), (s, timeout_ms, err))
 CALL(restore,
      (skep_store s, const skep_scope *scope, const void *keys, uint32_t n, uint32_t from, uint32_t to,

@@ -126,6 +126,7 @@ func skepgo_close(s C.skep_store, e *C.skep_error) (rc C.int) {
 		defer cancel()
 		left := o.endRestorings(ctx)
 		o.endPrefills(ctx)
+		o.endEvents()
 		err = errors.Join(o.close(), left)
 	}
 	return

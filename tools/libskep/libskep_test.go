@@ -210,6 +210,21 @@ func TestBlocks(t *testing.T) {
 	})
 }
 
+// What a store does besides blocks, in the process and of a server.
+func TestBesidesBlocks(t *testing.T) {
+	t.Parallel()
+	program := compiled(t, "testdata/besides.c", built(t), "-Wl,-rpath,"+filepath.Dir(built(t)))
+	for name, args := range map[string][]string{"embedded": {t.TempDir()}, "server": {"unix:" + serving(t), token}} {
+		t.Run(name, func(t *testing.T) {
+			cmd := exec.Command(program, args...)
+			cmd.Stderr = t.Output()
+			out, err := cmd.Output()
+			require.NoError(t, err)
+			require.Equal(t, "hinted, listed, counted and purged\n", string(out))
+		})
+	}
+}
+
 // An engine's own memory: nothing of what is saved from it and loaded into it goes through the socket. A server on
 // a drive whose client cuts the file short goes on, and so does the drive.
 func TestRegisteredMemory(t *testing.T) {

@@ -25,7 +25,7 @@
 extern "C" {
 #endif
 
-#define SKEP_VERSION 7 /* of what is declared here; skep_version() says which a library has */
+#define SKEP_VERSION 8 /* of what is declared here; skep_version() says which a library has */
 #define SKEP_KEY 32 /* bytes of a key */
 #define SKEP_WANTED 255 /* an answer of skep_want */
 
@@ -84,6 +84,43 @@ typedef struct {
 typedef struct {
 	int64_t from, to, jump;
 } skep_claimed;
+
+/* What is known of the future of blocks; 0 and NULL say nothing. */
+typedef struct {
+	int64_t pin_ms;      /* to keep them at least, at most a day */
+	int64_t next_use_ms; /* until they are used next, as expected */
+	int64_t ttl_ms;      /* after which they are worth nothing */
+	int32_t steps;       /* until the program that uses them runs */
+	int32_t drop;        /* 1: they are worth nothing from now on */
+	const char *program; /* whose they are, in statistics: at most 512 bytes */
+} skep_hints;
+
+typedef uint64_t skep_events; /* a stream of events; 0 is none */
+
+enum {
+	SKEP_EVENT_ACCEPTED = 1, SKEP_EVENT_COMMITTED = 2, SKEP_EVENT_EVICTED = 3, SKEP_EVENT_MOVED = 4, SKEP_EVENT_DAMAGED = 5,
+	SKEP_EVENT_DELETED = 6,
+	SKEP_EVENT_PURGED = 7, /* of a namespace, 0: of several */
+	SKEP_EVENT_GAP = 8,    /* this reader was too slow for lost events: take a snapshot */
+	SKEP_EVENT_STORED = 9, /* of a snapshot */
+	SKEP_EVENT_DEVICE = 10 /* a drive's condition: depth is its index, reason 20 that it is read around */
+};
+
+/* What happened to a block. */
+typedef struct {
+	uint64_t epoch, seq; /* the event's place: seq grows by one */
+	int64_t unix_ns;
+	uint64_t lost;
+	uint32_t namespace_id;
+	uint32_t depth;      /* in its chain */
+	uint8_t kind;        /* SKEP_EVENT_... */
+	uint8_t tier;        /* where the block is from now on, as of skep_exists */
+	uint8_t reason;      /* a code: why, 0 where that is said by kind */
+	uint8_t salted;      /* 1: keys are what is stored of a salted block */
+	uint8_t has_parent;
+	uint8_t zero[3];
+	uint8_t key[SKEP_KEY], parent[SKEP_KEY];
+} skep_event;
 
 typedef uint64_t skep_restoring; /* a restore under way; 0 is none */
 typedef uint64_t skep_prefill;   /* a prompt that is computed layer by layer; 0 is none */
@@ -261,6 +298,35 @@ int skep_want(skep_store s, const skep_scope *scope, const void *keys, uint32_t 
 
 /* Removes blocks, leased ones too: *deleted of n were there. */
 int skep_delete(skep_store s, const skep_scope *scope, const void *keys, uint32_t n, int64_t timeout_ms, uint32_t *deleted, skep_error *err);
+
+/* Tells of the future of blocks: *known of the n are stored. It changes what is kept and what is read ahead, never what
+ * is right. Error 5 (quota): the tenant may pin no more, and nothing is pinned. (SKEP_VERSION 8, as all up to skep_direct.) */
+int skep_hint(skep_store s, const skep_scope *scope, const void *keys, uint32_t n, const skep_hints *future, int64_t timeout_ms,
+              uint32_t *known, skep_error *err);
+
+/* Makes everything of one of these invisible at once, for good: a tenant; a model; where both are NULL, the scope's salt, or
+ * its namespace where it has no salt. It waits until that is durable. Error 26 (denied): others' blocks are an operator's. */
+int skep_purge(skep_store s, const char *tenant, const char *model, const skep_scope *scope, int64_t timeout_ms, skep_error *err);
+
+/* Deletes a namespace with its blocks. Its name may be used again, for something else too; its number is of none. */
+int skep_namespace_delete(skep_store s, uint32_t id, int64_t timeout_ms, skep_error *err);
+
+/* Lists keys of a namespace's blocks, but for salted ones: *count of them, at most n, to keys. *place is 0 to begin with,
+ * then where to go on, and 0 again when that was all. A key may be told of twice, and none that is stored all along is
+ * left out. *count may be 0 before the end. */
+int skep_list(skep_store s, uint32_t id, uint64_t *place, void *keys, uint32_t n, int64_t timeout_ms, uint32_t *count, skep_error *err);
+
+/* Says what the store did since it was opened, and how it stands, as a JSON document (skep.Stats of the Go package, times
+ * in UTC). *bytes is its length; where it is not below room nothing is written, else the text and a 0. */
+int skep_stats(skep_store s, int64_t timeout_ms, char *json, uint64_t room, uint64_t *bytes, skep_error *err);
+
+/* Follows what happens to blocks: from event (epoch, seq) on, of 0 and 0 from the next; with snapshot 1 first of all that
+ * are stored, kind SKEP_EVENT_STORED, and (epoch, seq) is not looked at. Error 1: an event that is yet to come. */
+int skep_events_open(skep_store s, uint64_t epoch, uint64_t seq, int snapshot, skep_events *out, skep_error *err);
+/* Waits for events, at most timeout_ms (0: 30 s), and takes *got of them, at most n; none is no error. Error 3: the store
+ * is closed; 24: the server is gone, and who goes on opens anew with the last event's seq + 1. */
+int skep_events_next(skep_events e, int64_t timeout_ms, skep_event *into, uint32_t n, uint32_t *got, skep_error *err);
+int skep_events_close(skep_events e, skep_error *err);
 
 /* Whether drives write to memory of this process: 0 they do, into any of an embedded store, into skep_shared_alloc's of
  * a server. Else the code and the text say why not: 19 there is no shared memory, or why the server did not take it. */

@@ -89,13 +89,17 @@ const patience = 30 * time.Second
 // longest is the most that it may say.
 const longest = time.Hour
 
-// timeout is the context of a call that may take so many milliseconds; 0 or less: it does not say.
-func timeout(ms int64) (context.Context, context.CancelFunc) {
-	d := patience
-	if ms > 0 {
-		d = time.Duration(min(ms, int64(longest/time.Millisecond))) * time.Millisecond
+// span is the time of a call that may take so many milliseconds; 0 or less: it does not say.
+func span(ms int64) time.Duration {
+	if ms <= 0 {
+		return patience
 	}
-	return context.WithTimeout(context.Background(), d)
+	return time.Duration(min(ms, int64(longest/time.Millisecond))) * time.Millisecond
+}
+
+// timeout is its context.
+func timeout(ms int64) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(context.Background(), span(ms))
 }
 
 func parse(text string, into any) error {
@@ -267,6 +271,14 @@ func (o *opened) openNamespace(ctx context.Context, sp skep.NamespaceSpec) (skep
 		o.mu.Unlock()
 	}
 	return n, err
+}
+
+// deleteNamespace deletes one, and forgets what its blocks looked like.
+func (o *opened) deleteNamespace(ctx context.Context, id skep.NamespaceID) error {
+	o.mu.Lock()
+	delete(o.spaces, id)
+	o.mu.Unlock()
+	return o.DeleteNamespace(ctx, id)
 }
 
 // space is what a namespace's blocks look like.

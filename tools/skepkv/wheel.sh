@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Builds bin/wheel/skepkv-*.whl, the Python package with libskep.so inside; with "test" installs it in a clean environment of
+# Builds bin/wheel/skepkv-*.whl, the Python package with libskep.so.1 inside; with "test" installs it in a clean environment of
 # each Python at hand and runs its tests and those of tools/examples/tiny against bin/skep. What is missing is named, and that is no error.
 # With zig's C compiler (pip install ziglang) the library runs on glibc 2.17 and later; else on systems like this one.
 set -euo pipefail
@@ -29,9 +29,8 @@ build() {
 	fi
 	rm -rf "$out/src" && mkdir -p "$out/src" && rm -f "$out"/*.whl
 	cp -r tools/skepkv/pyproject.toml tools/skepkv/setup.py tools/skepkv/README.md tools/skepkv/src "$out/src/"
-	CC=$cc "$GO" build -buildmode=c-shared -o "$out/src/src/skepkv/libskep.so" \
-		-ldflags "-s -w -extldflags '-Wl,--version-script=$PWD/tools/libskep/exports.map'" ./tools/libskep
-	rm -f "$out/src/src/skepkv/libskep.h"
+	CC=$cc GO=$GO tools/libskep/build.sh "$out/src/src/skepkv" '-s -w'
+	rm "$out/src/src/skepkv/libskep.so" # a wheel has no links
 	SKEPKV_PLATFORM=$platform "$out/venv/bin/pip" wheel -q --disable-pip-version-check --no-deps --no-build-isolation -w "$out" "$out/src"
 	ls -sh "$out"/*.whl
 }

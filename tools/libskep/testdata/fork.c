@@ -57,6 +57,14 @@ static int in_child(skep_store s) {
 	REFUSED(skep_save(s, &scope, 0, 0, key, 1, 0, 0, 0, state, 0, &err));
 	REFUSED(skep_want(s, &scope, key, 1, 0, 0, state, 0, &err));
 	REFUSED(skep_delete(s, &scope, key, 1, 0, &n, &err));
+	REFUSED(skep_hint(s, &scope, key, 1, 0, 0, &n, &err));
+	REFUSED(skep_purge(s, 0, 0, &scope, 0, &err));
+	REFUSED(skep_namespace_delete(s, 1, 0, &err));
+	REFUSED(skep_list(s, 1, &at, key, 1, 0, &n, &err));
+	REFUSED(skep_stats(s, 0, 0, 0, &at, &err));
+	REFUSED(skep_events_open(s, 0, 0, 0, &at, &err));
+	REFUSED(skep_events_next(1, 0, 0, 0, &n, &err));
+	REFUSED(skep_events_close(1, &err));
 	REFUSED(skep_direct(s, 0, &err));
 	REFUSED(skep_restore(s, &scope, key, 1, 0, 1, 0, 0, 0, &n, &err));
 	REFUSED(skep_restore_begin(s, &scope, key, 1, 0, 1, 0, 0, 0, 0, 0, &r, &err));

@@ -144,6 +144,57 @@ class Calls:
         self.assertEqual(space.delete([key(0), key(9)]), 1)
         self.assertEqual([t != 0 for t in space.exists([key(0), key(1)])], [False, True])
 
+    def test_hints_are_of_what_is_stored(self):
+        space = self.store.namespace("n")
+        space.put([key(0), key(1)], [block(0), block(1)])
+        known = space.hint([key(0), key(1), key(9)], next_use=60, steps=2, program="agent-7")
+        self.assertEqual(known, 2)
+        self.assertEqual(space.hint([key(9)], drop=True), 0)
+        with self.assertRaisesRegex(skepkv.Invalid, "pin"):
+            space.hint([key(0)], pin=25 * 3600)
+
+    def test_keys_are_listed(self):
+        space, keys = self.store.namespace("n"), [key(i) for i in range(5)]
+        space.put(keys, [block(i) for i in range(5)])
+        self.assertEqual(set(space.keys()), set(keys))
+
+    def test_a_purge_is_of_a_namespace_or_a_salt(self):
+        space = self.store.namespace("n")
+        salted = space.salted(b"salt")
+        for s in (space, salted):
+            s.put([key(0)], [block(0)])
+        salted.purge()
+        self.assertEqual([s.exists([key(0)])[0] != 0 for s in (space, salted)], [True, False])
+        space.purge()
+        self.assertEqual(space.exists([key(0)]), b"\0")
+
+    def test_statistics_tell_of_what_was_done(self):
+        space = self.store.namespace("n")
+        before = self.store.stats()["put_blocks"]
+        space.put([key(0), key(1)], [block(0), block(1)])
+        self.assertEqual(self.store.stats()["put_blocks"], before + 2)
+
+    def test_events_tell_of_what_is_stored_and_goes(self):
+        space = self.store.namespace("told", chained=True)
+        keys = [key(i) for i in range(3)]
+        space.put(keys, [block(i) for i in range(3)])
+        self.store.flush()
+        seen, last = {}, None
+        with self.store.events(snapshot=True) as events:
+            for e in events:
+                if e.kind in ("stored", "committed"):
+                    seen[e.key] = e.parent
+                if set(keys) <= set(seen):
+                    break
+            self.assertEqual([seen[k] for k in keys], [None, *keys[:2]])
+            space.delete(keys[2:])
+            last = next(e for e in events if e.kind == "deleted")
+            self.assertEqual((last.key, last.tier), (keys[2], 0))
+            space.delete(keys[1:2])
+        with self.store.events(after=(last.epoch, last.seq)) as events:
+            e = next(e for e in events if e.key != keys[2])  # in a cluster each copy is told of
+            self.assertEqual((e.kind, e.key), ("deleted", keys[1]))
+
     def test_salts_do_not_see_each_other(self):
         space = self.store.namespace("n", lazy=True)
         mine, yours = space.salted(b"mine"), space.salted(b"yours")

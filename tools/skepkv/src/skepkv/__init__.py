@@ -18,11 +18,14 @@ import hashlib
 from typing import Any, Mapping
 
 from . import errors
+from ._events import Event, Events
 from ._library import library
 from ._store import Found, Lease, Memory, Registered, Restored, Space, Store, Stored
 from .errors import Forked, Invalid, NotReleased, SkepError
 
 __all__ = [
+    "Event",
+    "Events",
     "Forked",
     "Found",
     "Invalid",

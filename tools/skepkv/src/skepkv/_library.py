@@ -10,7 +10,7 @@ from typing import Any, Sequence
 from . import errors
 
 KEY = 32
-_WANTED = 7  # SKEP_VERSION of the skep.h this package was written for
+_WANTED = 8  # SKEP_VERSION of the skep.h this package was written for
 
 
 class Error(c.Structure):
@@ -21,13 +21,43 @@ class Scope(c.Structure):
     _fields_ = [("namespace_id", c.c_uint32), ("salt_bytes", c.c_uint32), ("salt", c.c_char_p)]
 
 
+class Hints(c.Structure):
+    _fields_ = [
+        ("pin_ms", c.c_int64),
+        ("next_use_ms", c.c_int64),
+        ("ttl_ms", c.c_int64),
+        ("steps", c.c_int32),
+        ("drop", c.c_int32),
+        ("program", c.c_char_p),
+    ]
+
+
+class EventStruct(c.Structure):
+    _fields_ = [
+        ("epoch", c.c_uint64),
+        ("seq", c.c_uint64),
+        ("unix_ns", c.c_int64),
+        ("lost", c.c_uint64),
+        ("namespace", c.c_uint32),
+        ("depth", c.c_uint32),
+        ("kind", c.c_uint8),
+        ("tier", c.c_uint8),
+        ("reason", c.c_uint8),
+        ("salted", c.c_uint8),
+        ("has_parent", c.c_uint8),
+        ("zero", c.c_uint8 * 3),
+        ("key", c.c_uint8 * KEY),
+        ("parent", c.c_uint8 * KEY),
+    ]
+
+
 class FoundStruct(c.Structure):
     _fields_ = [("blocks", c.c_int64), ("tokens", c.c_int64), ("bytes", c.c_int64), ("lease", c.c_uint64)]
 
 
 def path() -> str:
     """Where the library is: SKEPKV_LIBRARY, else beside this package."""
-    return os.environ.get("SKEPKV_LIBRARY") or os.path.join(os.path.dirname(os.path.abspath(__file__)), "libskep.so")
+    return os.environ.get("SKEPKV_LIBRARY") or os.path.join(os.path.dirname(os.path.abspath(__file__)), "libskep.so.1")
 
 
 # What the functions take, in front of the error.
@@ -76,6 +106,21 @@ _CALLS: dict[str, tuple] = {
     "flush": (c.c_uint64, c.c_int64),
     "want": (c.c_uint64, _scope, c.c_char_p, c.c_uint32, c.c_int64, c.c_int64, _u8p, _u8p),
     "delete": (c.c_uint64, _scope, c.c_char_p, c.c_uint32, c.c_int64, c.POINTER(c.c_uint32)),
+    "hint": (c.c_uint64, _scope, c.c_char_p, c.c_uint32, c.POINTER(Hints), c.c_int64, c.POINTER(c.c_uint32)),
+    "purge": (c.c_uint64, c.c_char_p, c.c_char_p, _scope, c.c_int64),
+    "list": (
+        c.c_uint64,
+        c.c_uint32,
+        c.POINTER(c.c_uint64),
+        c.c_void_p,
+        c.c_uint32,
+        c.c_int64,
+        c.POINTER(c.c_uint32),
+    ),
+    "stats": (c.c_uint64, c.c_int64, c.c_char_p, c.c_uint64, c.POINTER(c.c_uint64)),
+    "events_open": (c.c_uint64, c.c_uint64, c.c_uint64, c.c_int, c.POINTER(c.c_uint64)),
+    "events_next": (c.c_uint64, c.c_int64, c.c_void_p, c.c_uint32, c.POINTER(c.c_uint32)),
+    "events_close": (c.c_uint64,),
     "direct": (c.c_uint64, c.c_int64),
     "shared_alloc": (c.c_uint64, c.c_int64, _pointers, c.POINTER(c.c_int), c.POINTER(c.c_int64)),
     "shared_free": (c.c_uint64, c.c_void_p),

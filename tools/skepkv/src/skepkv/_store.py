@@ -6,10 +6,11 @@ import ctypes as c
 import json
 import time
 import weakref
-from typing import Any, Callable, NamedTuple, Sequence, TypeVar
+from typing import Any, Callable, Iterator, NamedTuple, Sequence, TypeVar
 
 from . import errors
-from ._library import KEY, FoundStruct, Held, Scope, array, joined, library
+from ._events import Events
+from ._library import KEY, FoundStruct, Held, Hints, Scope, array, joined, library
 
 _T = TypeVar("_T")
 # Memory that a drive may use yet, of stores that were closed. It is kept until the process ends.
@@ -320,6 +321,54 @@ class Space:
         )
         return out.value
 
+    def hint(
+        self,
+        keys: Any,
+        *,
+        pin: float = 0,
+        next_use: float = 0,
+        ttl: float = 0,
+        steps: int = 0,
+        drop: bool = False,
+        program: str = "",
+        timeout: float | None = None,
+    ) -> int:
+        """Tells of the future of blocks, and says how many are stored: to keep them for `pin` seconds at least, within
+        the tenant's pin budget; that they are used next in `next_use` seconds, or when the program that uses them runs,
+        in so many `steps`: they are read ahead; that they are worth nothing after `ttl` seconds, or, with `drop`, now.
+        `program` is whose they are, in statistics. It changes what is kept, never what is right. SkepError 5: no more
+        may be pinned, and nothing is."""
+        names, out = joined(keys), c.c_uint32()
+        h = Hints(round(pin * 1000), round(next_use * 1000), round(ttl * 1000), steps, drop, program.encode() or None)
+        n = len(names) // KEY
+        self._scoped(
+            timeout,
+            lambda sc, ms: library().call(
+                "hint", self._store._number, sc, names, n, c.byref(h), ms, c.byref(out)
+            ),
+        )
+        return out.value
+
+    def purge(self, timeout: float | None = None) -> None:
+        """Makes all of the namespace, or, salted, of the salt, invisible at once, for good."""
+        self._scoped(timeout, lambda sc, ms: library().call("purge", self._store._number, None, None, sc, ms))
+
+    def keys(self, timeout: float | None = None) -> Iterator[bytes]:
+        """Keys of the namespace's blocks, but for salted ones; one may come twice. timeout is of each call."""
+        place, n, room = c.c_uint64(), c.c_uint32(), c.create_string_buffer(1024 * KEY)
+        while True:
+            self._scoped(
+                timeout,
+                lambda _, ms: library().call(
+                    "list", self._store._number, self._number[0], c.byref(place), room, 1024, ms, c.byref(n)
+                ),
+            )
+            some = room.raw[: n.value * KEY]
+            for i in range(0, len(some), KEY):
+                yield some[i : i + KEY]
+            if not place.value:
+                return
+
     def _pair(self, keys: Any, blocks: Sequence[Any]) -> bytes:
         names = joined(keys)
         if len(names) != KEY * len(blocks):
@@ -405,6 +454,21 @@ class Store:
     def flush(self, timeout: float | None = None) -> None:
         """Waits until what was accepted before (Space.put) is on the drives, or declined: then it is a miss."""
         library().call("flush", self._number, _ms(timeout))
+
+    def stats(self, timeout: float | None = None) -> dict[str, Any]:
+        """What the store did since it was opened, and how it stands: skep.Stats of the Go package. Sizes are bytes."""
+        n, room = c.c_uint64(), 64 << 10
+        while True:
+            text = c.create_string_buffer(room)
+            library().call("stats", self._number, _ms(timeout), text, room, c.byref(n))
+            if n.value < room:
+                return json.loads(text.value)
+            room = 2 * n.value
+
+    def events(self, after: tuple[int, int] | None = None, snapshot: bool = False) -> Events:
+        """Follows what happens to blocks: from now on, from behind an event's (epoch, seq) on, or first of all that are
+        stored."""
+        return Events(self._number, after, snapshot)
 
     def close(self) -> None:
         """Ends what is under way and closes the store. In a forked process it does nothing: the store is the

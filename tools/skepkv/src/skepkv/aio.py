@@ -153,6 +153,12 @@ class Space:
     async def delete(self, keys: Any, timeout: float | None = None) -> int:
         return await self._calls.within(timeout, lambda t: self._space.delete(keys, t))
 
+    async def hint(self, keys: Any, *, timeout: float | None = None, **future: Any) -> int:
+        return await self._calls.within(timeout, lambda t: self._space.hint(keys, timeout=t, **future))
+
+    async def purge(self, timeout: float | None = None) -> None:
+        await self._calls.within(timeout, self._space.purge)
+
 
 class Store:
     """skepkv.Store, which is `blocking`: what does not wait is called there."""
@@ -178,6 +184,9 @@ class Store:
 
     async def flush(self, timeout: float | None = None) -> None:
         await self._calls.within(timeout, self.blocking.flush)
+
+    async def stats(self, timeout: float | None = None) -> dict[str, Any]:
+        return await self._calls.within(timeout, self.blocking.stats)
 
     async def close(self) -> None:
         """Ends what is under way, and closes the store. Calls that wait for a worker are errors then."""
