@@ -51,8 +51,8 @@ func (p *Opening) CheckRoom(path string, segments int) error {
 			bytes((n+1)*segments), bytes(n*least)))
 }
 
-// Add makes a device and its row; smaller says that all drives may hold less then. The superblock comes before the row: a crash between
-// the two leaves a device that is not the store's, and may be added again.
+// Add makes a device and its row; smaller says that all drives may hold less then. The superblock comes before the row:
+// a crash between the two leaves a device that is not the store's, and may be added again.
 func (p *Opening) Add(ctx context.Context, path string, bytes int64, smaller bool) (*space.Drive, error) {
 	const op = "add device"
 	list, n := p.Members.All(), p.Space.UsableDrives()

@@ -37,7 +37,8 @@ func (f *moveFlags) add(cmd *cobra.Command) {
 // addNew is for commands that add a drive.
 func (f *moveFlags) addNew(cmd *cobra.Command, bytes *int64, what string) {
 	units.SizeVar(cmd.Flags(), bytes, "size", 0, "size of "+what+" file device; 0: as large as the store's smallest", "bytes")
-	cmd.Flags().BoolVar(&f.smaller, "smaller", false, "take a drive so small that all together hold less with it: each counts as much as the smallest")
+	cmd.Flags().BoolVar(&f.smaller, "smaller", false, "take a drive with which all together hold less: "+
+		"each counts as much as the smallest")
 }
 
 // options are those of a store opened to have blocks moved: nothing else is asked of it.
@@ -373,7 +374,8 @@ func (a *app) takeServed(ctx context.Context, f *moveFlags, r *deviceResult, byt
 		if _, err := f.ask(ctx, store.DeviceRequest{Action: "find", Device: r.Device}); err != nil {
 			return err
 		}
-		if _, err := f.ask(ctx, store.DeviceRequest{Action: "add", Path: r.Added, Bytes: bytes, Smaller: f.smaller}); err != nil {
+		add := store.DeviceRequest{Action: "add", Path: r.Added, Bytes: bytes, Smaller: f.smaller}
+		if _, err := f.ask(ctx, add); err != nil {
 			return err
 		}
 	}

@@ -47,7 +47,8 @@ func (a *app) sizeCommand() *cobra.Command {
 	f.Float64Var(&ask.PromptTokens, "prompt-tokens", 8000, "tokens of a prompt")
 	f.Float64Var(&ask.Repeat, "repeat", 0.7, "share of a prompt that an earlier prompt began with, 0 to 1")
 	f.Var(&keep, "keep", "within how long such a prompt comes")
-	f.StringVar(&recorded, "trace", "", "a recorded workload in place of --prompts, --prompt-tokens and --repeat: what skep replay takes")
+	f.StringVar(&recorded, "trace", "", "a recorded workload in place of --prompts, --prompt-tokens and --repeat: "+
+		"what skep replay takes")
 	f.Float64Var(&ask.Prefill, "prefill", 10_000, "tokens a second that the engines compute, all together")
 	f.IntVar(&ask.Drives, "drives", 0, "drives there are; 0: as many as are needed")
 	f.Var(&drive, "drive-size", "size of a drive")

@@ -53,7 +53,8 @@ func TrafficOf(requests iter.Seq2[trace.Request, error], keep time.Duration) (*T
 		}
 	}
 	if last == first || tokens == 0 {
-		return nil, skep.Invalidf(op, "--trace, time from first to last prompt", last-first, "more than 0, and prompts of a token or more")
+		return nil, skep.Invalidf(op, "--trace, time from first to last prompt", last-first,
+			"more than 0, and prompts of a token or more")
 	}
 	t.Seconds = (last - first).Seconds()
 	t.Prompts = float64(t.Requests) / t.Seconds
