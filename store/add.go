@@ -10,16 +10,6 @@ import (
 	"github.com/skepkv/skep/store/internal/gate"
 )
 
-// NewDevice is a device to be added to a store.
-type NewDevice struct {
-	Path  string // of a file that is not there, or a blank block device
-	Bytes int64  // of a file; 0: as large as the store's smallest device
-
-	// Smaller takes a device that is so small that all together hold less with it. A group has a segment on each
-	// device, so each counts as much as the smallest. Without it such a device is Invalid.
-	Smaller bool
-}
-
 // AddDevices opens the store in o.Dir with more devices: those are made once it is open, so that an open that is
 // refused has made none. They take part in groups opened from then on; what is stored already is spread over them in
 // the background, or by Rebalance.

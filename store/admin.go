@@ -2,11 +2,9 @@ package store
 
 import (
 	"context"
-	"encoding/json"
 	"reflect"
 	"time"
 
-	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/store/internal/admin"
 )
 
@@ -28,25 +26,11 @@ const MaxSocketPath = admin.MaxPath
 //	scrub     followed by a WorkRequest: a WorkAnswer with a ScrubReport
 //	compact   followed by a WorkRequest: a WorkAnswer with a CompactResult
 
-// DeviceRequest asks an open store to change its devices.
-type DeviceRequest struct {
-	Action string `json:"action"`           // add, find, drain, keep, remove or rebalance
-	Device string `json:"device,omitempty"` // to be found, drained, kept or removed, as DrainDevice has it
-	Path   string `json:"path,omitempty"`   // to be added
-	Bytes  int64  `json:"bytes,omitempty"`  // of a file that is added
-	Rate   int64  `json:"rate,omitempty"`   // bytes a second to move; 0: as the drives are idle
-	DryRun bool   `json:"dry_run,omitempty"`
-	Force  bool   `json:"force,omitempty"` // of remove
-
-	Smaller bool `json:"smaller,omitempty"` // of add, as NewDevice has it
-}
-
-// DeviceAnswer is what came of it.
-type DeviceAnswer struct {
-	Moved Progress  `json:"moved"`
-	Kind  skep.Kind `json:"kind"` // of the error
-	Error string    `json:"error,omitempty"`
-}
+// What asks for a change of devices, and what came of it.
+type (
+	DeviceRequest = admin.DeviceRequest
+	DeviceAnswer  = admin.DeviceAnswer
+)
 
 // startAdmin serves the socket, if there is to be one: nil where the directory's path is too long for it. A store is
 // of use without.
@@ -64,7 +48,7 @@ func (s *Store) startAdmin() (*admin.Server, error) {
 			"options": func(context.Context) (any, error) { return s.options.shown(), nil },
 		},
 		Calls: map[string]func(ctx context.Context, request []byte) any{
-			"device":    s.deviceCall,
+			"device":    admin.DeviceCall(s),
 			"namespace": admin.Call(s.DeleteNamed),
 			"scrub": admin.Call(func(ctx context.Context, r WorkRequest) (ScrubReport, error) {
 				return s.Scrub(ctx, ScrubOptions{Rate: r.Rate, DryRun: r.DryRun})
@@ -85,36 +69,6 @@ type WorkRequest struct {
 
 // WorkAnswer is what came of it. Result is there with an error, too, as far as it went.
 type WorkAnswer[R any] = admin.Answer[R]
-
-func (s *Store) deviceCall(ctx context.Context, request []byte) any {
-	var r DeviceRequest
-	var out DeviceAnswer
-	err := admin.Decode(request, &r)
-	if err == nil {
-		out.Moved, err = s.changeDevice(ctx, &r)
-	}
-	out.Kind, out.Error = admin.Tell(err)
-	return out
-}
-
-func (s *Store) changeDevice(ctx context.Context, r *DeviceRequest) (p Progress, err error) {
-	o := MoveOptions{Rate: r.Rate, DryRun: r.DryRun, Force: r.Force}
-	switch r.Action {
-	case "add":
-		return p, s.AddDevice(ctx, NewDevice{Path: r.Path, Bytes: r.Bytes, Smaller: r.Smaller})
-	case "find":
-		return p, s.FindDevice(r.Device)
-	case "drain":
-		return s.DrainDevice(ctx, r.Device, o)
-	case "keep":
-		return p, s.KeepDevice(ctx, r.Device)
-	case "remove":
-		return s.RemoveDevice(ctx, r.Device, o)
-	case "rebalance":
-		return s.Rebalance(ctx, o)
-	}
-	return p, skep.Invalidf("device", "action", r.Action, "add, find, drain, keep, remove or rebalance")
-}
 
 // shown is the options that can be shown: all but functions and the like.
 func (o *Options) shown() map[string]any {
@@ -150,18 +104,7 @@ func AskAdmin(ctx context.Context, dir, what string, into any) error {
 // AskDevice has the store that is open in dir, in another process or this one, change its
 // devices. It returns when that is done; when ctx ends before, the store gives it up.
 func AskDevice(ctx context.Context, dir string, r DeviceRequest) (Progress, error) {
-	line, err := json.Marshal(r)
-	if err != nil {
-		return Progress{}, err
-	}
-	var out DeviceAnswer
-	if err := admin.Ask(ctx, dir, "device "+string(line), &out); err != nil {
-		return Progress{}, err
-	}
-	if out.Error != "" {
-		return out.Moved, admin.Told(r.Action+" device", out.Kind, out.Error)
-	}
-	return out.Moved, nil
+	return admin.DoDevice(ctx, dir, r)
 }
 
 // AskScrub has the store that is open in dir, in another process or this one, scrub itself. It returns when that is

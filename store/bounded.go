@@ -18,11 +18,6 @@ const putBlockState = 1 << 10
 
 func putState(blocks int) int64 { return restore.CallState + int64(blocks)*putBlockState }
 
-// beginCall counts a call of n bytes; s.calls.Leave gives back what it was counted as.
-func (s *Store) beginCall(op string, tenant uint16, n int64) (int64, error) {
-	return s.calls.Enter(op, tenant, n, s.options.CallBytes, s.names.Alone())
-}
-
 // bytesPerSlot is what the index takes for a block, growth included.
 const bytesPerSlot = 64
 
@@ -36,7 +31,7 @@ const (
 // is held against the sum of the caps.
 func (s *Store) memoryTable() []skep.MemoryStats {
 	o := &s.options
-	rows := o.memoryCaps(len(s.members.All()))
+	rows := o.memoryCaps()
 	a := s.arena.Stats()
 	filter := s.ingest.Filter.Memory()
 	calls, _ := s.calls.Under()
@@ -70,7 +65,7 @@ const (
 )
 
 // memoryCaps is what each holder of memory may take at most.
-func (o *Options) memoryCaps(devices int) []skep.MemoryStats {
+func (o *Options) memoryCaps() []skep.MemoryStats {
 	var filter, reuse int64
 	if o.Admission != admission.All {
 		filter = admission.Cap(o.AdmissionGhosts, o.CacheBytes)
@@ -98,12 +93,11 @@ func (o *Options) memoryCaps(devices int) []skep.MemoryStats {
 // capIndex sets how much the index may take: what MemoryBytes leaves for it. It refuses a
 // cap that the rest passes already, and one under which the index could not hold what
 // the devices can, at BlockBytes a block.
-func (s *Store) capIndex(capacityPages int64) error {
+func (o *Options) capIndex(capacityPages int64) error {
 	const op = "open store"
-	o := &s.options
 	if o.MemoryBytes > 0 {
 		var rest int64
-		for _, row := range o.memoryCaps(len(s.members.Opened)) {
+		for _, row := range o.memoryCaps() {
 			if row.Name != rowIndex {
 				rest += row.Cap
 			}

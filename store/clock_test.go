@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/store/internal/watermark"
 	"github.com/skepkv/skep/store/storetest"
 )
 
@@ -258,7 +259,7 @@ func TestIdleStoreNotesTheTime(t *testing.T) {
 	s, _, _ := openRig(t, func(o *Options) { o.Clock = clock.get })
 	ctx := testContext(t)
 	for range 2 {
-		clock.pass(2 * lastingEvery)
+		clock.pass(2 * watermark.NotedEvery)
 		eventually(t, "the time is noted", func() bool {
 			root, err := s.catalog.Store(ctx)
 			require.NoError(t, err)

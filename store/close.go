@@ -41,7 +41,7 @@ func (s *Store) close() error {
 	s.ingest.Filter.Flush()
 	note(s.puts.Accepted.Wait(ctx))
 	if orderly() {
-		note(s.advanceMark(ctx))
+		note(s.root.Advance(ctx, s.catalog, s.space.FlushAll))
 		s.logs.Settle(ctx)
 	}
 	s.cancel()
@@ -53,7 +53,7 @@ func (s *Store) close() error {
 	if orderly() {
 		// What was verified and flushed need not be verified again: the cleaner may have
 		// moved blocks since the mark was taken.
-		note(s.space.FlushDrives(ctx, s.space.Unfenced()))
+		note(s.space.FlushAll(ctx))
 	}
 	if orderly() {
 		mark := s.appends.LastMark()

@@ -48,7 +48,7 @@
 //	sidecar    what some blocks say, as rows of the catalog
 //	space      stripe groups and free segments: their life, who has one, a place for what is written
 //	verify     compares what devices, catalog and index say of a store that nobody has open
-//	watermark  sequence numbers, the root row that keeps them, and how far all is on the drives
+//	watermark  sequence numbers, the root row that keeps them, how far all is on the drives, time over restarts
 //
 // # What is where
 //

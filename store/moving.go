@@ -2,26 +2,7 @@ package store
 
 import (
 	"context"
-
-	"github.com/skepkv/skep/store/internal/members"
-	"github.com/skepkv/skep/store/internal/moving"
 )
-
-// newMembers makes the set of its drives.
-func (s *Store) newMembers() *members.Set {
-	return members.New(members.Config{Context: s.ctx, Named: s.options.customDevices,
-		Timeout: s.options.OpTimeout, Log: s.log, Write: s.opening.WriteSuperblocks})
-}
-
-// newMover makes what moves blocks.
-func (s *Store) newMover() *moving.Mover {
-	o := &s.options
-	return moving.New(moving.Config{Context: s.ctx, Closing: s.closing, Background: &s.background, Gate: s.gate,
-		Catalog: s.catalog, Names: s.names, Index: s.index, Space: s.space, Members: s.members, Rows: s.rows,
-		Appends: s.appends, Cleaner: s.cleaner, Works: &s.works, Count: &s.count, Log: s.log, Full: s.catalogRoom.Full,
-		Every: o.taskEvery, Retry: o.taskRetry, Rate: o.BackgroundRate, NoRebalance: o.NoRebalance,
-		OpTimeout: o.OpTimeout})
-}
 
 // Tasks is what was moved since the open, by task.
 func (s *Store) Tasks() []Progress { return s.moving.Tasks() }

@@ -15,6 +15,7 @@ import (
 	"github.com/skepkv/skep/store/internal/commit"
 	"github.com/skepkv/skep/store/internal/gate"
 	"github.com/skepkv/skep/store/internal/locate"
+	"github.com/skepkv/skep/store/internal/members"
 	"github.com/skepkv/skep/store/internal/observe"
 	"github.com/skepkv/skep/store/internal/opening"
 	"github.com/skepkv/skep/store/internal/pinned"
@@ -102,6 +103,7 @@ func register(r prometheus.Registerer) (*observe.Collector, error) {
 func newStore(o Options) *Store {
 	s := &Store{options: o}
 	s.opened, s.closing = o.Clock(), make(chan struct{})
+	s.lasting.Clock = o.Clock
 	s.log, s.logTail = observe.WithTail(o.Logger)
 	s.catalogRoom = room.New(room.Config{FS: o.CatalogFS, Dir: o.catalogDir(), Clock: o.Clock, After: o.ballastAfter,
 		Log: s.log})
@@ -111,7 +113,8 @@ func newStore(o Options) *Store {
 	s.rows = commit.New(s.log)
 	s.gate = gate.New(o.ReadOnly, s.rows.Failed)
 	s.opening = s.newOpening()
-	s.members = s.newMembers()
+	s.members = members.New(members.Config{Context: s.ctx, Named: o.customDevices, Timeout: o.OpTimeout, Log: s.log,
+		Write: s.opening.WriteSuperblocks})
 	s.space = space.New(space.Config{Log: s.log, Context: s.ctx, Closing: s.closing, Background: &s.background,
 		Root:     s.root,
 		Identity: func() (segment.StoreID, segment.Secret) { return s.opening.ID, s.opening.Secret },
@@ -127,25 +130,7 @@ func (s *Store) open(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := s.allocate(); err != nil {
-		return err
-	}
-	if s.profile, err = observe.NewProfile(s.options.ReuseSamples); err != nil {
-		return err
-	}
-	if err := s.recover(ctx, root); err != nil || s.options.ReadOnly {
-		return err
-	}
-	if s.opening.Restamp {
-		s.members.Restamp()
-	}
-	return nil
-}
-
-// allocate makes the memory the store works in.
-func (s *Store) allocate() error {
 	o := &s.options
-	var err error
 	if s.arena, err = pinned.New(memory.Options{IO: o.IOBytes, Cache: o.CacheBytes, MaxBlock: arenaBlock(o.IOBytes)},
 		s.members, s.log); err != nil {
 		return err
@@ -155,6 +140,15 @@ func (s *Store) allocate() error {
 		if s.cache, err = memory.NewCache(s.arena.Arena, memory.CacheOptions{Now: o.Clock}); err != nil {
 			return err
 		}
+	}
+	if s.profile, err = observe.NewProfile(s.options.ReuseSamples); err != nil {
+		return err
+	}
+	if err := s.recover(ctx, root); err != nil || s.options.ReadOnly {
+		return err
+	}
+	if s.opening.Restamp {
+		s.members.Restamp()
 	}
 	return nil
 }
@@ -178,15 +172,21 @@ func (s *Store) run() {
 	for _, d := range s.members.All() {
 		s.space.Watch(d)
 	}
-	s.mends = scrub.New(scrub.Config{Names: s.names, Catalog: s.catalog, Index: s.index, Space: s.space, Root: s.root,
-		Entering: &s.logs.Entering,
-		Counts:   &s.count, Log: s.log, Bad: &s.badLog, Timeout: s.options.OpTimeout, Store: s.opening.ID, Host: mender{s}})
+	s.mends = scrub.New(scrub.Config{Context: s.ctx, Closing: s.closing, Background: &s.background, Gate: s.gate,
+		ReadOnly: s.options.ReadOnly, Names: s.names, Catalog: s.catalog, Index: s.index, Space: s.space, Root: s.root,
+		Entering: &s.logs.Entering, Counts: &s.count, Works: &s.works, Log: s.log, Bad: &s.badLog,
+		Timeout: s.options.OpTimeout, Store: s.opening.ID, Host: mender{s}})
+	finds := locate.Config{Context: s.ctx, Background: &s.background, Names: s.names, Index: s.index, Space: s.space,
+		Rows: s.rows, Cache: s.cache, Keys: s.keys.Keys, Count: &s.count, Log: s.log, Bad: &s.badLog}
+	if !s.options.ReadOnly {
+		finds.RepairSoon = s.mends.RepairSoon
+	}
 	s.restores.Start(restore.Parts{
 		Options: restore.Options{
 			Workers: w, OpTimeout: s.options.OpTimeout, CloseTimeout: s.options.closeTimeout, PrefetchBytes: s.options.PrefetchBytes,
 			ReadInPlace: s.options.ReadInPlace, FirstCome: s.options.FirstCome, Policy: s.options.RestorePolicy,
 		},
-		Source: s.source(), Context: s.ctx, Background: &s.background, Log: s.log, Clock: s.options.Clock,
+		Source: source{locate.New(finds), s}, Context: s.ctx, Background: &s.background, Log: s.log, Clock: s.options.Clock,
 		Arena: s.arena.Arena, Cache: s.cache, Scarce: s.appends.Scarce, Index: s.index, Names: s.names, Count: &s.count,
 	})
 	s.background.Go(func() { s.wear.Watch(s.closing, wearOf(s.members)) })
@@ -200,39 +200,23 @@ func (s *Store) run() {
 	if !s.options.ReadOnly {
 		s.cleaner.Start(&s.background)
 		s.moving.Start()
-		s.background.Go(s.watchSpace)
+		s.background.Go(func() { s.catalogRoom.Watch(s.closing, s.catalog.Scarce) })
+		s.background.Go(s.space.WatchFileSystems)
 		s.space.WarnOfCramped()
 		s.background.Go(func() {
-			s.root.Keep(s.ctx, s.closing, s.options.FlushInterval, s.options.FlushBytes, s.advanceMark, s.log)
+			s.root.Keep(s.ctx, s.closing, s.options.FlushInterval, s.options.FlushBytes,
+				func(ctx context.Context) error { return s.root.Advance(ctx, s.catalog, s.space.FlushAll) }, s.log)
 		})
 		s.background.Go(s.rows.KeepSynced)
 		s.background.Go(func() { s.mends.Repair(s.ctx, s.closing, func() bool { return s.rows.Failed() != nil }) })
 		if s.options.ScrubRate > 0 {
-			s.background.Go(s.scrubAlways)
+			s.background.Go(func() { s.mends.Always(s.options.ScrubRate) })
 		}
 	}
 	info := s.space.SomeDrive().Dev.Info()
 	s.log.Info("store open", "dir", s.options.Dir, "devices", len(s.members.Opened), "backend", info.Backend, "reason",
 		info.Reason,
 		"blocks", s.index.Stats().Blocks, "epoch", s.epoch)
-}
-
-// source makes what restores see of the store.
-func (s *Store) source() source {
-	c := locate.Config{Context: s.ctx, Background: &s.background, Names: s.names, Index: s.index, Space: s.space,
-		Rows: s.rows, Cache: s.cache, Keys: s.keys.Keys, Count: &s.count, Log: s.log, Bad: &s.badLog}
-	if !s.options.ReadOnly {
-		c.RepairSoon = s.mends.RepairSoon
-	}
-	return source{locate.New(c), s}
-}
-
-// advanceMark flushes every drive and moves the flushed-up-to mark: an unclean open
-// trusts what lies at or below it and verifies what lies above.
-func (s *Store) advanceMark(ctx context.Context) error {
-	return s.root.Advance(ctx, s.catalog, func(ctx context.Context) error {
-		return s.space.FlushDrives(ctx, s.space.Unfenced())
-	})
 }
 
 // damagedCatalog says whether err tells of damage in the catalog's own files, which the
@@ -254,7 +238,8 @@ func (s *Store) newOpening() *opening.Opening {
 		SegmentBytes: o.SegmentBytes, BlockBytes: o.BlockBytes, Reckon: o.reckonUncapped, ReadOnly: o.ReadOnly,
 		MustExist: o.MustExist, NoRebuild: o.NoRebuild, NoStamp: o.noStamp, Refuse: o.Degraded == DegradedNever,
 		Whatever: o.Degraded == DegradedAlways, OpenDevice: o.OpenDevice, RemoveList: o.removeList, Timeout: o.OpTimeout,
-		Wall: o.Wall, Log: s.log, Room: s.catalogRoom, Root: s.root, Rows: s.rows, Settle: s.takeLimits,
+		Wall: o.Wall, Log: s.log, Room: s.catalogRoom, Root: s.root, Rows: s.rows,
+		Settle: func(was catalog.Limits) (catalog.Limits, error) { return o.settle(was, s.log) },
 		Options: catalog.Options{FS: o.CatalogFS, CacheBytes: o.CatalogCacheBytes, Logger: o.Logger, OnFailure: s.rows.Fail,
 			Timeout: o.catalogWait, Patience: o.catalogScarce, MakeRoom: s.catalogRoom.Drop, Refuse: o.refuseCommits}})
 }

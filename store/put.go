@@ -32,7 +32,7 @@ func (s *Store) Put(ctx context.Context, r *skep.PutRequest) (results []skep.Put
 	if err != nil {
 		return nil, err
 	}
-	state, err := s.beginCall("put", ns.Tenant, putState(len(r.Blocks)))
+	state, err := s.calls.Enter("put", ns.Tenant, putState(len(r.Blocks)))
 	if err != nil {
 		return nil, err
 	}

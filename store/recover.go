@@ -15,7 +15,9 @@ import (
 	"github.com/skepkv/skep/store/internal/devlog"
 	"github.com/skepkv/skep/store/internal/intents"
 	"github.com/skepkv/skep/store/internal/keybook"
+	"github.com/skepkv/skep/store/internal/limits"
 	"github.com/skepkv/skep/store/internal/lookup"
+	"github.com/skepkv/skep/store/internal/moving"
 	"github.com/skepkv/skep/store/internal/namespaces"
 	"github.com/skepkv/skep/store/internal/naming"
 	"github.com/skepkv/skep/store/internal/observe"
@@ -30,7 +32,7 @@ import (
 // second copy could be kept right (docs/notebook/architecture.md has the figures).
 func (s *Store) recover(ctx context.Context, root catalog.StoreState) error {
 	s.epoch = root.Epoch + 1
-	s.setLead(root.Lasting)
+	s.lasting.Begin(s.options.Wall(), root.Lasting, s.log)
 	// Numbers given out after the root row was last written are skipped over.
 	s.root.Load(root)
 	s.space.Pass(root.NextGroup)
@@ -40,6 +42,7 @@ func (s *Store) recover(ctx context.Context, root catalog.StoreState) error {
 	}
 	s.keys = keybook.New(s.ctx, keys, s.log, s.options.ReadOnly, s.options.OpTimeout)
 	s.names = namespaces.NewTable(s.opening.Secret)
+	s.calls = limits.NewCalls(s.options.CallBytes, s.names.Alone)
 	s.sidecars = sidecar.New(s.catalog, s.names, s.keys.Keys, s.rows, s.log)
 	load := recovery.New(recovery.Config{Catalog: s.catalog, Names: s.names, Space: s.space, Members: s.members,
 		Root: s.root, Keys: s.keys, Secret: s.opening.Secret, Log: s.log, ReadOnly: s.options.ReadOnly,
@@ -79,7 +82,12 @@ func (s *Store) recover(ctx context.Context, root catalog.StoreState) error {
 		Names: s.names, Keys: s.keys, Index: s.index, Root: s.root, Rows: s.rows, Logs: s.logs, Events: s.events,
 		Wait: 2 * s.options.OpTimeout, PerTenant: s.options.TenantNamespaces, Wall: s.options.Wall})
 	s.cleaner = s.newCleaner()
-	s.moving = s.newMover()
+	o := &s.options
+	s.moving = moving.New(moving.Config{Context: s.ctx, Closing: s.closing, Background: &s.background, Gate: s.gate,
+		Catalog: s.catalog, Names: s.names, Index: s.index, Space: s.space, Members: s.members, Rows: s.rows,
+		Appends: s.appends, Cleaner: s.cleaner, Works: &s.works, Count: &s.count, Log: s.log, Full: s.catalogRoom.Full,
+		Every: o.taskEvery, Retry: o.taskRetry, Rate: o.BackgroundRate, NoRebalance: o.NoRebalance,
+		OpTimeout: o.OpTimeout})
 	doubtful, err := load.Blocks(ctx, root, s.index)
 	if err != nil {
 		return err
@@ -113,13 +121,12 @@ func (s *Store) recover(ctx context.Context, root catalog.StoreState) error {
 
 // newCleaner makes what makes free groups.
 func (s *Store) newCleaner() *clean.Cleaner {
-	var noted time.Time
 	return clean.New(clean.Config{Context: s.ctx, Closing: s.closing, Catalog: s.catalog, Names: s.names, Index: s.index,
 		Space: s.space, Rows: s.rows, Root: s.root, Appends: s.appends, Logs: s.logs, Count: &s.count, Log: s.log,
 		Clock: s.options.Clock, Tight: func() bool { return indexTight(s.index, s.options.IndexBytes) }, Exact: s.options.Policy != "cost", SpaceTimeout: s.options.SpaceTimeout,
 		Expire: s.lookups.Expire,
 		Sweep: func() {
-			noted = s.noteTime(noted)
+			s.lasting.Note(func() error { return s.root.Save(s.ctx, s.catalog, s.catalog.NewBatch(), false) })
 			if err := s.sidecars.Sweep(s.ctx); err != nil {
 				s.log.Warn("side rows of blocks that are gone are still there", "error", err)
 			}
@@ -150,7 +157,7 @@ func (s *Store) makeIndex() (err error) {
 	if len(s.space.Uncapped()) > 0 { // cleaning makes room in the index before they have grown so far
 		capped = 0
 	}
-	if err := s.capIndex(capped); err != nil {
+	if err := o.capIndex(capped); err != nil {
 		return err
 	}
 	cfg.MaxSlots = uint32(min(o.IndexBytes/bytesPerSlot, 1<<32-1))

@@ -2,13 +2,14 @@ package store
 
 import "github.com/skepkv/skep/store/report"
 
-// What maintenance says it found and did: package report has the fields.
+// What maintenance is asked for, and says it found and did: package report has the fields.
 type (
 	Fault         = report.Fault
 	ScrubReport   = report.Scrub
 	VerifyReport  = report.Verify
 	Progress      = report.Progress
 	MoveOptions   = report.MoveOptions
+	NewDevice     = report.NewDevice
 	CompactResult = report.Compact
 	DegradedStats = report.Degraded
 	StripeMap     = report.StripeMap

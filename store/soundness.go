@@ -12,6 +12,7 @@ import (
 	"github.com/skepkv/skep/index"
 	"github.com/skepkv/skep/layout"
 	"github.com/skepkv/skep/store/internal/dirlock"
+	"github.com/skepkv/skep/store/internal/scrub"
 	"github.com/skepkv/skep/store/internal/verify"
 	"github.com/skepkv/skep/store/segment"
 )
@@ -92,11 +93,11 @@ type verified struct {
 }
 
 func (h verified) Scrub(ctx context.Context, logsOnly bool) (ScrubReport, error) {
-	o := ScrubOptions{DryRun: true}
+	o := scrub.Options{DryRun: true, LogsOnly: logsOnly}
 	if !logsOnly {
 		o.Rate = h.rate
 	}
-	return h.s.scrub(ctx, o, logsOnly)
+	return h.s.mends.Scrub(ctx, o)
 }
 
 func (h verified) Record(key skep.Key, fp index.Fingerprint) (segment.Record, error) {

@@ -28,7 +28,7 @@ func (o source) Enter(ctx context.Context) error { return o.s.gate.Enter(ctx) }
 func (o source) Leave()                          { o.s.gate.Leave() }
 
 func (o source) Hold(tenant uint16, bytes int64) (int64, error) {
-	return o.s.beginCall("restore", tenant, bytes)
+	return o.s.calls.Enter("restore", tenant, bytes)
 }
 func (o source) LetGo(tenant uint16, bytes int64) { o.s.calls.Leave(tenant, bytes) }
 

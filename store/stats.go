@@ -1,6 +1,7 @@
 package store
 
 import (
+	"cmp"
 	"context"
 
 	"github.com/skepkv/skep"
@@ -15,7 +16,7 @@ func (s *Store) Stats(ctx context.Context) (skep.Stats, error) {
 	}
 	defer s.gate.Leave()
 	st := skep.Stats{
-		Opened: s.opened, Epoch: s.events.Epoch(), State: s.state(),
+		Opened: s.opened, Epoch: s.events.Epoch(), State: cmp.Or(s.gate.Why(), s.catalogRoom.Why(), "ok"),
 		Blocks: int64(s.index.Stats().Blocks), CapacityBytes: s.options.CapacityBytes,
 	}
 	_, st.Overloaded = s.calls.Under()
@@ -54,7 +55,8 @@ func (s *Store) Stats(ctx context.Context) (skep.Stats, error) {
 		})
 	}
 	st.Admission = s.ingest.Filter.Stats()
-	st.Reuse = s.reuseStats(st.Blocks, st.BlockBytes, st.DeviceBytes)
+	// Where the room for blocks is not known, it is what there is now.
+	st.Reuse = s.profile.Stats(st.Blocks, st.BlockBytes, s.options.CacheBytes, cmp.Or(s.space.RoomBytes(), st.DeviceBytes))
 	st.Tenants, st.Programs, st.Work = s.lookups.Tenants(), s.lookups.Programs.Snapshot(), s.works.Snapshot()
 	st.Memory = s.memoryTable()
 	return st, nil
@@ -62,18 +64,6 @@ func (s *Store) Stats(ctx context.Context) (skep.Stats, error) {
 
 // catalogMemory is that of its memtables, see package catalog.
 const catalogMemory = 4 * 32 << 20
-
-// reuseStats is the profile beside what the store has room for.
-func (s *Store) reuseStats(blocks, blockBytes, deviceBytes int64) skep.ReuseStats {
-	if blocks == 0 {
-		return s.profile.Snapshot(0, 0, 0)
-	}
-	room := s.space.RoomBytes()
-	if room == 0 { // not known: what there is now
-		room = deviceBytes
-	}
-	return s.profile.Snapshot(max(1, blockBytes/blocks), s.options.CacheBytes, room)
-}
 
 // observed is a store as metrics see it.
 type observed struct{ *Store }
@@ -87,10 +77,3 @@ func (o observed) EachSpace(f func(tenant, name string, c *observe.Spaces)) {
 
 // CatalogDisk is what was found when the catalog's file system was looked at last.
 func (o observed) CatalogDisk() (observe.Disk, bool) { return o.catalogRoom.Disk() }
-
-// Declines says how many loads were declined because computing was expected to be faster, how
-// many of those were computed to their end since, and for how many of them it was.
-func (s *Store) Declines() (declined, judged, right int64) {
-	st := s.restores.TwoPointers()
-	return st.Declined, st.Judged, st.Right
-}

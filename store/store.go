@@ -83,16 +83,16 @@ type lifetime struct {
 
 // thisRun is which open this is.
 type thisRun struct {
-	opened time.Time
-	epoch  uint64
-	lead   time.Duration // of Lasting before now
+	opened  time.Time
+	epoch   uint64
+	lasting watermark.Lasting
 }
 
 // held is the memory a store works in, and what its callers may keep of it.
 type held struct {
 	arena *pinned.Arena
 	cache *memory.Cache // nil without a DRAM tier
-	calls limits.Calls
+	calls *limits.Calls // made once the namespaces are known
 }
 
 // telling is what a store says of itself.
@@ -123,24 +123,11 @@ type upkeep struct {
 
 var _ skep.Store = (*Store)(nil)
 
-func (s *Store) state() string {
-	if err := s.rows.Failed(); err != nil {
-		return "failed: " + err.Error()
-	}
-	if s.options.ReadOnly {
-		return "read-only"
-	}
-	if why := s.catalogRoom.Why(); why != "" {
-		return why
-	}
-	return "ok"
-}
-
 // rootRow is what the root row says besides numbers.
 func (s *Store) rootRow() (st catalog.StoreState) {
 	st.StoreID, st.Secret = s.opening.ID, s.opening.Secret
 	st.Epoch, st.Relog, st.Limits = s.epoch, s.opening.Relog, s.opening.Limits
-	st.Lasting = uint64(max(s.Lasting().UnixMilli(), 0))
+	st.Lasting = s.lasting.Millis()
 	st.NextGroup = s.space.Last()
 	return st
 }

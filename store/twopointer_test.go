@@ -256,7 +256,8 @@ func TestALoadSlowerThanComputingIsDeclined(t *testing.T) {
 			require.Equal(t, skep.Claim{Granted: skep.Range{From: 0, To: 100}, Next: 100}, c)
 			all := skep.Range{From: 0, To: len(keys) * model.BlockTokens}
 			require.NoError(t, ses.Computed(ctx, 0, all, time.Duration(all.Len())*tt.perToken, 0))
-			declined, judged, right := s.Declines()
+			two := s.restores.TwoPointers()
+			declined, judged, right := two.Declined, two.Judged, two.Right
 			require.Equal(t, []int64{1, 1, 1}, []int64{declined, judged, right}, "and it was right")
 		} else {
 			require.NoError(t, into[0].Err)

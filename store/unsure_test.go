@@ -230,7 +230,7 @@ func TestALogThatCannotBeReadIsNotCompared(t *testing.T) {
 					_, err := heapPut(ctx, s, putRequest(sc, nil, 0, keys, faultBlock))
 					return err
 				})
-				require.NoError(t, s.advanceMark(ctx))
+				require.NoError(t, s.root.Advance(ctx, s.catalog, s.space.FlushAll))
 				s.space.Exclude(s.members.Opened[silent], health.Dead, segio.ErrNoDrive) // seals the group
 				g := s.space.Groups()[0]
 				eventually(t, "nobody writes to it", func() bool { return s.space.IsIdle(g) })

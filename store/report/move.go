@@ -37,3 +37,13 @@ type MoveOptions struct {
 	Force    bool           // of RemoveDevice: give durable blocks up that cannot be read
 	Progress func(Progress) // called now and then, on the caller's goroutine
 }
+
+// NewDevice is a device to be added to a store.
+type NewDevice struct {
+	Path  string // of a file that is not there, or a blank block device
+	Bytes int64  // of a file; 0: as large as the store's smallest device
+
+	// Smaller takes a device that is so small that all together hold less with it. A group has a segment on each
+	// device, so each counts as much as the smallest. Without it such a device is Invalid.
+	Smaller bool
+}

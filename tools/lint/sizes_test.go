@@ -16,8 +16,8 @@ import (
 // that a small addition need not touch it.
 var most = map[string]int{
 	"fields of store.Store":    24,
-	"methods of *store.Store":  78,
-	"lines of store":           3600,
+	"methods of *store.Store":  60,
+	"lines of store":           3300,
 	"lines of store/storetest": 6400,
 	"lines of wire":            4250,
 	"lines of any other":       6000,

@@ -26,6 +26,17 @@ func New(readOnly bool, failed func() error) *Gate {
 	return &Gate{readOnly: readOnly, failed: failed, idle: make(chan struct{}, 1)}
 }
 
+// Why says why writes are refused; empty: they are not.
+func (g *Gate) Why() string {
+	if err := g.failed(); err != nil {
+		return "failed: " + err.Error()
+	}
+	if g.readOnly {
+		return "read-only"
+	}
+	return ""
+}
+
 // Enter begins a call; Leave ends it. Errors: Deadline (ctx has ended), Closed.
 func (g *Gate) Enter(ctx context.Context) error {
 	if err := ctx.Err(); err != nil {

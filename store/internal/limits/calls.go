@@ -11,21 +11,30 @@ import (
 // Calls bounds what puts and restores keep on the heap while they are under way, and
 // with it their number: a call that finds no room is refused at once, as Overloaded,
 // before any of it is done. A lone call is always admitted. Where several
-// tenants have namespaces, none has more than three times what is free (callShare). The zero value has none.
+// tenants have namespaces, none has more than three times what is free (callShare). Make it with NewCalls.
 type Calls struct {
+	most  int64       // bytes that all calls may have
+	alone func() bool // no two tenants have namespaces
+
 	mu      locks.Mutex[locks.CallBytes]
 	bytes   int64
 	of      map[uint16]int64 // by tenant
 	refused int64
 }
 
+// NewCalls is for calls that may have so many bytes; alone says that no two tenants have namespaces.
+func NewCalls(most int64, alone func() bool) *Calls {
+	return &Calls{most: most, alone: alone, of: map[uint16]int64{}}
+}
+
 // callShare is how many times what is free one tenant may have of what all calls may keep.
 const callShare = 3
 
 // Enter counts a call for its tenant, and gives the bytes it is counted as: a tenant's that is larger than its
-// share, and the only one, is counted as that share, since others find the rest. most is what all calls may
-// have, alone that no other tenant has a namespace. Errors: Overloaded, with when to come back.
-func (u *Calls) Enter(op string, tenant uint16, n, most int64, alone bool) (int64, error) {
+// share, and the only one, is counted as that share, since others find the rest. Errors: Overloaded, with when to come
+// back.
+func (u *Calls) Enter(op string, tenant uint16, n int64) (int64, error) {
+	most, alone := u.most, u.alone()
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	if u.bytes == 0 && !alone {
@@ -43,9 +52,6 @@ func (u *Calls) Enter(op string, tenant uint16, n, most int64, alone bool) (int6
 		return 0, e
 	}
 	u.bytes += n
-	if u.of == nil {
-		u.of = map[uint16]int64{}
-	}
 	u.of[tenant] += n
 	return n, nil
 }

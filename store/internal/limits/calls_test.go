@@ -14,22 +14,24 @@ import (
 func TestCalls(t *testing.T) {
 	t.Parallel()
 	const most = 400
-	var c Calls
-	large, err := c.Enter("put", 1, 10*most, most, true)
+	alone := true
+	c := NewCalls(most, func() bool { return alone })
+	large, err := c.Enter("put", 1, 10*most)
 	require.NoError(t, err, "it is the only one")
-	_, err = c.Enter("put", 1, 1, most, true)
+	_, err = c.Enter("put", 1, 1)
 	var refused *skep.Error
 	require.True(t, errors.As(err, &refused))
 	require.Equal(t, skep.Overloaded, refused.Kind)
 	require.Positive(t, refused.RetryAfter)
 	c.Leave(1, large)
 
-	counted, err := c.Enter("put", 1, 10*most, most, false)
+	alone = false
+	counted, err := c.Enter("put", 1, 10*most)
 	require.NoError(t, err)
 	require.EqualValues(t, 300, counted, "its share: others find the rest")
-	_, err = c.Enter("put", 1, 1, most, false)
+	_, err = c.Enter("put", 1, 1)
 	require.Equal(t, skep.Overloaded, skep.KindOf(err), "it has its share")
-	other, err := c.Enter("restore", 2, 50, most, false)
+	other, err := c.Enter("restore", 2, 50)
 	require.NoError(t, err)
 	bytes, n := c.Under()
 	require.EqualValues(t, 350, bytes)

@@ -165,6 +165,15 @@ func (p *Profile) Bytes() int64 {
 // curvePoints are the sizes the curve is shown at, as shares of what the devices hold.
 var curvePoints = []float64{1. / 64, 1. / 32, 1. / 16, 1. / 8, 1. / 4, 1. / 2, 1, 2, 4, 8}
 
+// Stats is the profile beside what a store has room for: so many blocks, whose payload is blockBytes, with room for
+// dram and devices bytes of it.
+func (p *Profile) Stats(blocks, blockBytes, dram, devices int64) skep.ReuseStats {
+	if blocks == 0 {
+		return p.Snapshot(0, 0, 0)
+	}
+	return p.Snapshot(max(1, blockBytes/blocks), dram, devices)
+}
+
 // Snapshot is the profile in numbers. meanBytes is the size of a stored block, dram and
 // devices the bytes that blocks have there.
 func (p *Profile) Snapshot(meanBytes, dram, devices int64) skep.ReuseStats {

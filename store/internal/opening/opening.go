@@ -51,7 +51,8 @@ type Config struct {
 	Room         *room.Room
 	Root         *watermark.Root
 	Rows         *commit.Rows
-	Settle       func(was catalog.Limits) error // refuses another cap than the store has
+	// Settle gives what the store has from now on, and refuses another cap than it has.
+	Settle func(was catalog.Limits) (catalog.Limits, error)
 }
 
 // Opening finds a store, or makes it, once; what it found is read by any number of goroutines. Make it with New.
@@ -117,7 +118,7 @@ func (p *Opening) Find(ctx context.Context) (root catalog.StoreState, err error)
 		p.clearList()
 	}
 	p.Relog = root.Relog
-	if err := p.Settle(root.Limits); err != nil {
+	if p.Limits, err = p.Settle(root.Limits); err != nil {
 		return root, err
 	}
 	p.ID, p.Secret = root.StoreID, root.Secret

@@ -37,7 +37,7 @@ func openingOf(t *testing.T, dir string, edit func(*Config)) *Opening {
 	cfg := Config{Context: t.Context(), Dir: dir, CatalogDir: filepath.Join(dir, "catalog"), Count: 2, Capacity: 2 << 20,
 		SegmentBytes: 128 << 10, BlockBytes: 8 << 10, Timeout: time.Minute, Wall: time.Now, Log: log,
 		OpenDevice: openFile, Options: catalog.Options{FS: vfs.Default, CacheBytes: 1 << 20, Logger: log},
-		Settle: func(was catalog.Limits) error { p.Limits = was; return nil }}
+		Settle: func(was catalog.Limits) (catalog.Limits, error) { return was, nil }}
 	if edit != nil {
 		edit(&cfg)
 	}

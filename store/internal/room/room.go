@@ -86,6 +86,23 @@ func (r *Room) Disk() (observe.Disk, bool) {
 	return *d, true
 }
 
+// every is how often the file system is looked at.
+const every = 250 * time.Millisecond
+
+// Watch looks again and again, until closing is closed. scarce is Look's.
+func (r *Room) Watch(closing <-chan struct{}, scarce func() error) {
+	tick := time.NewTicker(every)
+	defer tick.Stop()
+	for {
+		r.Look(scarce())
+		select {
+		case <-closing:
+			return
+		case <-tick.C:
+		}
+	}
+}
+
 // Look finds out whether the catalog has room, and descriptors, for what puts add to it. scarce says that it has no
 // descriptors in reserve. One goroutine at a time calls it.
 func (r *Room) Look(scarce error) {

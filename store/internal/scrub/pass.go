@@ -27,9 +27,9 @@ type Options struct {
 	Progress func(report.Scrub)
 }
 
-// Run reads and verifies everything stored, every copy, as fast as pace lets it, and tells work how far it is. What was
+// run reads and verifies everything stored, every copy, as fast as pace lets it, and tells work how far it is. What was
 // found until ctx ended is in the report.
-func (s *Scrubber) Run(ctx context.Context, o Options, pace *limits.Pace, work *observe.Work) (report.Scrub, error) {
+func (s *Scrubber) run(ctx context.Context, o Options, pace *limits.Pace, work *observe.Work) (report.Scrub, error) {
 	sc := s.begin(o, pace, work)
 	err := sc.run(ctx)
 	sc.tally()

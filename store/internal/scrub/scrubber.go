@@ -3,12 +3,14 @@ package scrub
 import (
 	"context"
 	"log/slog"
+	"sync"
 	"time"
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/index"
 	"github.com/skepkv/skep/layout"
 	"github.com/skepkv/skep/store/catalog"
+	"github.com/skepkv/skep/store/internal/gate"
 	"github.com/skepkv/skep/store/internal/namespaces"
 	"github.com/skepkv/skep/store/internal/observe"
 	"github.com/skepkv/skep/store/internal/space"
@@ -18,18 +20,24 @@ import (
 
 // Config is what a store gives of itself to be scrubbed.
 type Config struct {
-	Names    *namespaces.Table
-	Catalog  *catalog.Catalog
-	Index    *index.Index
-	Space    *space.Table
-	Root     *watermark.Root
-	Entering *namespaces.Sections // who writes entries of namespaces
-	Counts   *observe.Counts
-	Log      *slog.Logger
-	Bad      *observe.Seldom // lines about wrong bytes
-	Timeout  time.Duration   // of an operation
-	Store    segment.StoreID
-	Host     Host
+	Context    context.Context // ends with the store
+	Closing    <-chan struct{} // the store's end has begun
+	Background *sync.WaitGroup // what outlives a call
+	Gate       *gate.Gate
+	ReadOnly   bool
+	Names      *namespaces.Table
+	Catalog    *catalog.Catalog
+	Index      *index.Index
+	Space      *space.Table
+	Root       *watermark.Root
+	Entering   *namespaces.Sections // who writes entries of namespaces
+	Counts     *observe.Counts
+	Works      *observe.Works
+	Log        *slog.Logger
+	Bad        *observe.Seldom // lines about wrong bytes
+	Timeout    time.Duration   // of an operation
+	Store      segment.StoreID
+	Host       Host
 }
 
 // Host is the store as who mends it sees it.

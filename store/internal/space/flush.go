@@ -86,10 +86,13 @@ func (t *Table) downs(drives []*Drive) []chan struct{} {
 	return out
 }
 
-// Unfenced are the drives that are not fenced. What was on one that is has been flushed
+// FlushAll flushes every drive that is not fenced.
+func (t *Table) FlushAll(ctx context.Context) error { return t.FlushDrives(ctx, t.unfenced()) }
+
+// unfenced are the drives that are not fenced. What was on one that is has been flushed
 // when it was promised, or is a Cache block that a crash may cost: the mark does not
 // wait for it, and every read is checked in any case.
-func (t *Table) Unfenced() []*Drive {
+func (t *Table) unfenced() []*Drive {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	var out []*Drive

@@ -132,6 +132,34 @@ const (
 // Unlimited stands for no limit.
 const Unlimited = 1 << 30
 
+const (
+	// lookEvery is how often file systems are looked at.
+	lookEvery = 250 * time.Millisecond
+	// reckonEvery is how often the room of a store without a cap is reckoned anew.
+	reckonEvery = 5 * time.Second
+)
+
+// WatchFileSystems looks after devices whose file systems fill up, until the store closes. They are preallocated, so a
+// full file system keeps them from growing and from nothing else: what they have is the cap then, until there is space
+// again.
+func (t *Table) WatchFileSystems() {
+	tick := time.NewTicker(lookEvery)
+	defer tick.Stop()
+	reckoned := time.Now()
+	for {
+		select {
+		case <-t.Closing:
+			return
+		case <-tick.C:
+		}
+		t.TryGrowing()
+		if time.Since(reckoned) > reckonEvery && len(t.Uncapped()) > 0 {
+			reckoned = time.Now()
+			t.Reroom() // others use the file systems, too
+		}
+	}
+}
+
 // TryGrowing lets devices grow again that could not for a while, where there is space now.
 func (t *Table) TryGrowing() {
 	t.mu.Lock()

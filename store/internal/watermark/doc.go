@@ -5,6 +5,7 @@
 //   - The durable watermark: everything numbered at or below it is on the drives. Advance moves it,
 //     with a flush in between; an unclean open trusts what lies at or below it and verifies the rest.
 //   - Numbers of namespaces and instances are given out by who makes namespaces, and kept by SaveNumbers.
+//   - Lasting is time over restarts, which the row keeps, too.
 //
 // The root row is made and committed under one lock: a row made earlier and committed later would
 // take back a watermark that others rely on. Nothing that reads the numbers waits for it.

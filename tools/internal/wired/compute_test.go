@@ -7,7 +7,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/skepkv/skep"
-	"github.com/skepkv/skep/store"
 	"github.com/skepkv/skep/wire"
 )
 
@@ -37,8 +36,10 @@ func TestTheSchedulerBehindHearsOfCosts(t *testing.T) {
 			each(t, s, func(ch *skep.Chunk) { require.ErrorIs(t, ch.Err, skep.Claimed) })
 			require.NoError(t, s.Computed(t.Context(), 0, all, time.Duration(all.Len()), 0))
 			require.NoError(t, s.Close(t.Context()))
-			declined, judged, right := r.st.(*store.Store).Declines()
-			require.Equal(t, []int64{1, 1, 1}, []int64{declined, judged, right})
+			st, err := r.st.Stats(t.Context())
+			require.NoError(t, err)
+			two := st.TwoPointers
+			require.Equal(t, []int64{1, 1, 1}, []int64{two.Declined, two.Judged, two.Right})
 
 			s = restore(skep.Compute{Cost: skep.RecomputeCost{PerToken: time.Minute}, LoadOnly: true})
 			each(t, s, func(ch *skep.Chunk) { require.NoError(t, ch.Err) })
