@@ -254,6 +254,10 @@ func (p *putting) put(ctx context.Context, x run) error {
 	}
 	err := p.s.on(ctx, op, x.node, p.sp, true, func(ctx context.Context, id skep.NamespaceID) error {
 		q.Scope = skep.Scope{Namespace: id, Salt: p.r.Salt}
+		if found, err := p.continues(ctx, x, q); err != nil || !found {
+			p.declined(x, skep.Unavailable)
+			return err
+		}
 		p.mu.Lock()
 		p.open++
 		p.mu.Unlock()
@@ -279,12 +283,27 @@ func (p *putting) put(ctx context.Context, x run) error {
 		p.stale.Store(&err)
 	}
 	if err != nil && ctx.Err() == nil && (old || p.s.away(err)) {
-		for i := x.from; i < x.to; i++ {
-			p.of[x.copy][i] = skep.PutResult{Outcome: skep.Declined, Reason: reason(err)}
-		}
+		p.declined(x, reason(err))
 		return nil
 	}
 	return err
+}
+
+// continues says whether a node has what a run goes on with, where the group's only node may be down. Of a durable
+// namespace nothing is taken then: beside another node's beginning it would never be found, for who has it does not know
+// where that is when the node is back.
+func (p *putting) continues(ctx context.Context, x run, q *skep.PutRequest) (bool, error) {
+	if q.Depth == 0 || p.sp.Class != skep.Durable || len(p.of) > 1 || !p.s.missed() {
+		return true, nil
+	}
+	list, err := x.node.st.Want(ctx, &skep.WantRequest{Scope: q.Scope, Keys: []skep.Key{*q.Parent}})
+	return len(list) == 1 && list[0].Outcome == skep.Exists, err
+}
+
+func (p *putting) declined(x run, why skep.Kind) {
+	for i := x.from; i < x.to; i++ {
+		p.of[x.copy][i] = skep.PutResult{Outcome: skep.Declined, Reason: why}
+	}
 }
 
 // supersede drops the partial tails that blocks have made superfluous and that are on another node than the block:

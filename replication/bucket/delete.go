@@ -21,6 +21,9 @@ func (s *Store) Delete(ctx context.Context, sc skep.Scope, keys []skep.Key) (int
 	for {
 		sp.puts.Lock()
 		wait := sp.forget(keys, time.Now())
+		if sp.other != nil { // nothing is sent to it
+			sp.other.forget(keys, time.Now())
+		}
 		sp.puts.Unlock()
 		if wait == nil {
 			break
@@ -35,7 +38,10 @@ func (s *Store) Delete(ctx context.Context, sc skep.Scope, keys []skep.Key) (int
 	if unread := s.isLoaded(ctx); unread != nil {
 		return n, errors.Join(err, unread)
 	}
-	return n, errors.Join(err, s.settle(ctx, sp))
+	if err = errors.Join(err, s.settle(ctx, sp)); sp.other != nil {
+		err = errors.Join(err, s.settle(ctx, sp.other))
+	}
+	return n, err
 }
 
 // settle has the bucket say what is deleted of a space, other nodes' objects that this one has not seen yet among it.
@@ -96,16 +102,8 @@ func (s *Store) payIn(ctx context.Context, sp *space, dir string) error {
 	if len(d.Of) == 0 {
 		return nil
 	}
-	of := dir + drawID(time.Now())
-	name := sp.name + of
-	b, err := sealText(s.o.Key, name, &d)
+	of, err := s.say(ctx, sp, dir, time.Now(), &d)
 	if err != nil {
-		return err
-	}
-	if err := s.asked(ctx, func(ctx context.Context) error {
-		s.budget.owe(1, 0, 0)
-		return s.o.Bucket.Put(ctx, name, b)
-	}); err != nil {
 		return err
 	}
 	sp.mu.Lock()
@@ -119,6 +117,20 @@ func (s *Store) payIn(ctx context.Context, sp *space, dir string) error {
 		}
 	}
 	return nil
+}
+
+// say puts an object that says what is deleted, and gives its name in the space.
+func (s *Store) say(ctx context.Context, sp *space, dir string, at time.Time, d *deletion) (of string, err error) {
+	of = dir + drawID(at)
+	name := sp.name + of
+	b, err := sealText(sp.key, name, d)
+	if err != nil {
+		return "", err
+	}
+	return of, s.asked(ctx, func(ctx context.Context) error {
+		s.budget.owe(1, 0, 0)
+		return s.o.Bucket.Put(ctx, name, b)
+	})
 }
 
 // Purge implements skep.Store.

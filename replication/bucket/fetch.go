@@ -166,7 +166,7 @@ func (s *Store) bring(ctx context.Context, sp *space, sc skep.Scope, run []*plac
 				return
 			}
 			f := &fetch{places: places, done: make(chan struct{})}
-			if !s.fetching.begin(func() { s.fetch(ctx, sp, f, size) }) {
+			if !s.fetching.begin(func() { s.fetch(ctx, f, size) }) {
 				f.err = &skep.Error{Op: "fetch", Kind: skep.Closed}
 				close(f.done)
 			}
@@ -208,7 +208,7 @@ func (f *fetches) begin(do func()) bool {
 }
 
 // fetch makes one call of the bucket.
-func (s *Store) fetch(ctx context.Context, sp *space, f *fetch, size int64) {
+func (s *Store) fetch(ctx context.Context, f *fetch, size int64) {
 	defer close(f.done)
 	if !s.budget.mayLoad(size) {
 		s.use.refused.Add(int64(len(f.places)))
@@ -216,7 +216,7 @@ func (s *Store) fetch(ctx context.Context, sp *space, f *fetch, size int64) {
 		return
 	}
 	o := f.places[0].of
-	name := sp.name + blocksDir + o.id
+	name := o.in.name + blocksDir + o.id
 	var b []byte
 	from := time.Now()
 	tries := 0
@@ -229,9 +229,9 @@ func (s *Store) fetch(ctx context.Context, sp *space, f *fetch, size int64) {
 	})
 	switch {
 	case skep.KindOf(f.err) == skep.Denied:
-		sp.takeOut(o)
+		o.in.takeOut(o)
 	case skep.KindOf(f.err) == skep.NotFound:
-		sp.drop(o.id)
+		o.in.drop(o.id)
 		f.err = &skep.Error{Op: "fetch", Kind: skep.Evicted, Field: "object", Value: name}
 	case f.err == nil && int64(len(b)) != size:
 		f.err = damaged(name, "bytes that came", len(b), size)
@@ -252,8 +252,8 @@ func (s *Store) fetch(ctx context.Context, sp *space, f *fetch, size int64) {
 // put puts what was fetched into the node's Store.
 func (s *Store) put(ctx context.Context, sp *space, sc skep.Scope, f *fetch) (n int, err error) {
 	o := f.places[0].of
-	name := sp.name + blocksDir + o.id
-	sealer := newSealer(s.o.Key, name, o.salt)
+	name := o.in.name + blocksDir + o.id
+	sealer := newSealer(o.in.key, name, o.salt)
 	q := &skep.PutRequest{Scope: sc, Ack: skep.AckAccepted}
 	for i, p := range f.places {
 		parent, depth, b, err := readBlock(sealer, name, p.number, &p.record, f.sealed[i])
@@ -262,7 +262,7 @@ func (s *Store) put(ctx context.Context, sp *space, sc skep.Scope, f *fetch) (n 
 		}
 		if err != nil {
 			s.use.damaged.Add(1)
-			sp.dropBlock(p)
+			o.in.dropBlock(p)
 			return 0, err
 		}
 		if i == 0 {
@@ -273,7 +273,7 @@ func (s *Store) put(ctx context.Context, sp *space, sc skep.Scope, f *fetch) (n 
 	sp.puts.RLock()
 	defer sp.puts.RUnlock()
 	for i, p := range f.places {
-		if !sp.still(p) { // deleted meanwhile
+		if !o.in.still(p) { // deleted meanwhile
 			q.Blocks = q.Blocks[:i]
 			err = &skep.Error{Op: "fetch", Kind: skep.Evicted, Field: "block", Value: p.key.Short()}
 			break

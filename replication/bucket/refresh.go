@@ -66,6 +66,7 @@ func (s *Store) refresh(ctx context.Context) (asked bool, err error) {
 	for _, sp := range s.all() {
 		sp.remember(time.Now())
 	}
+	s.forgetSpaces(of, time.Now())
 	_, err = s.trim(ctx, 0)
 	return true, errors.Join(errors.Join(errs...), err)
 }
@@ -124,21 +125,46 @@ func (s *Store) known(ctx context.Context, name string, l *listed) (*space, erro
 	s.mu.Lock()
 	sp := s.spaces[name]
 	s.mu.Unlock()
-	if sp != nil || !l.spec {
+	if sp != nil || !l.spec || l.empty() {
 		return sp, nil
 	}
 	var spec skep.NamespaceSpec
 	if err := s.text(ctx, name+specName, &spec); err != nil {
 		return nil, s.unread(name+specName, err)
 	}
-	if spaceOf(s.o.Key, &spec) != name {
+	if spaceOf(s.o.Key, &spec) != name && (s.o.OtherKey == nil || spaceOf(s.o.OtherKey, &spec) != name) {
 		return nil, s.unread(name+specName, damaged(name+specName, "space", name, "that of the namespace it names"))
 	}
-	return s.spaceNamed(name, &spec), nil
+	sp = s.spaceNamed(&spec)
+	if sp.name != name {
+		sp = sp.other
+	}
+	return sp, nil
 }
+
+// mostListed is how often a space is listed in a look while others merge what it lists.
+const mostListed = 4
 
 // refreshSpace brings one space up. What cannot be read is left out, and read again at another look.
 func (s *Store) refreshSpace(ctx context.Context, name string, l *listed) error {
+	for n := 1; ; n++ {
+		err := s.takeIn(ctx, name, l)
+		if !errors.Is(err, errMoved) || n == mostListed {
+			return err
+		}
+		begun := time.Now()
+		of, err := s.list(ctx, name+"/")
+		if err != nil {
+			return err
+		}
+		if l = of[name]; l == nil {
+			l = newListed(begun)
+		}
+	}
+}
+
+// takeIn is refreshSpace by one listing.
+func (s *Store) takeIn(ctx context.Context, name string, l *listed) error {
 	sp, err := s.known(ctx, name, l)
 	if sp == nil || err != nil {
 		return err
@@ -147,7 +173,7 @@ func (s *Store) refreshSpace(ctx context.Context, name string, l *listed) error 
 		return err
 	}
 	defer func() { <-sp.looking }()
-	if sp.owesAll() {
+	if sp.owesAll() || !sp.first && s.o.DropOther && !l.empty() {
 		return s.clear(ctx, sp)
 	}
 	if l.begun.Before(sp.looked) { // a later look is there already
@@ -182,7 +208,7 @@ func (s *Store) refreshSpace(ctx context.Context, name string, l *listed) error 
 	sp.prune(l)
 	sp.keepOnly(l)
 	damaged, err := s.adopt(ctx, sp, l, gone)
-	if ctx.Err() != nil {
+	if err != nil {
 		return err
 	}
 	sp.settleUnsure(l)
@@ -196,11 +222,14 @@ func (s *Store) refreshSpace(ctx context.Context, name string, l *listed) error 
 	if err := s.remove(ctx, useless); err != nil { // nothing is found of them, and another look tries again
 		s.o.Logger.Warn("objects that nobody needs stay", "objects", len(useless), "error", err)
 	}
-	return errors.Join(s.pay(ctx, sp), err)
+	if err := s.merge(ctx, sp, l); err != nil {
+		s.o.Logger.Warn("what says what is deleted is not merged", "error", err)
+	}
+	return s.pay(ctx, sp)
 }
 
 // adopt reads the indexes of the objects that are new, the newest first, and names those that are to be removed:
-// nobody can read them. What else cannot be read is left out.
+// nobody can read them. What else cannot be read is left out, and no error unless the caller gave it up.
 func (s *Store) adopt(ctx context.Context, sp *space, l *listed, gone goneKeys) (useless []string, err error) {
 	var mu sync.Mutex
 	failed, refused := 0, 0
@@ -226,7 +255,7 @@ func (s *Store) adopt(ctx context.Context, sp *space, l *listed, gone goneKeys) 
 		}
 		g.Go(func() error {
 			name := sp.name + blocksDir + id
-			o, records, why := s.indexOf(ctx, sp.name, id, l.objects[id])
+			o, records, why := s.indexOf(ctx, sp, id, l.objects[id])
 			if why == nil {
 				sp.adopt(o, records, gone[id], l.begun, time.Now())
 				return nil
@@ -248,7 +277,6 @@ func (s *Store) adopt(ctx context.Context, sp *space, l *listed, gone goneKeys) 
 				refused++
 			default:
 				failed++
-				err = cmp.Or(err, why)
 			}
 			if s.unread(name, why) != nil {
 				s.o.Logger.Warn("an object is left out", "name", name, "error", why)
@@ -257,9 +285,7 @@ func (s *Store) adopt(ctx context.Context, sp *space, l *listed, gone goneKeys) 
 			return nil
 		})
 	}
-	if ended := g.Wait(); ended != nil {
-		err = ended
-	}
+	err = g.Wait()
 	return useless, err
 }
 
@@ -284,7 +310,7 @@ func (s *Store) text(ctx context.Context, name string, v any) error {
 		if err != nil {
 			return err
 		}
-		return openText(s.o.Key, name, b, v)
+		return openText(s.keys(), name, b, v)
 	})
 }
 
@@ -300,7 +326,7 @@ func (s *Store) hear(ctx context.Context, sp *space, of string, l *listed, gone 
 		d = &deletion{}
 		if err := s.text(ctx, name, d); err != nil {
 			if skep.KindOf(err) == skep.NotFound {
-				return false, nil
+				return false, errMoved
 			}
 			return false, err
 		}
@@ -328,8 +354,8 @@ func (s *Store) hear(ctx context.Context, sp *space, of string, l *listed, gone 
 }
 
 // indexOf reads an object's index.
-func (s *Store) indexOf(ctx context.Context, space, id string, size int64) (*object, []record, error) {
-	name := space + blocksDir + id
+func (s *Store) indexOf(ctx context.Context, sp *space, id string, size int64) (*object, []record, error) {
+	name := sp.name + blocksDir + id
 	if size < int64(trailerSize) {
 		return nil, nil, damaged(name, "size", size, trailerSize)
 	}
@@ -345,7 +371,7 @@ func (s *Store) indexOf(ctx context.Context, space, id string, size int64) (*obj
 		if len(b) < trailerSize || int64(len(b)) != size-from {
 			return damaged(name, "size", len(b), size-from)
 		}
-		t, err := readTrailer(s.o.Key, name, size, b[len(b)-trailerSize:])
+		t, err := readTrailer(sp.key, name, size, b[len(b)-trailerSize:])
 		if err != nil {
 			return err
 		}
@@ -361,8 +387,8 @@ func (s *Store) indexOf(ctx context.Context, space, id string, size int64) (*obj
 		} else {
 			b = b[t.at-from : t.at-from+t.size]
 		}
-		o = newObject(id, size, t.salt)
-		records, err = readIndex(newSealer(s.o.Key, name, t.salt), name, t.at, b)
+		o = newObject(sp, id, size, t.salt)
+		records, err = readIndex(newSealer(sp.key, name, t.salt), name, t.at, b)
 		return err
 	})
 	return o, records, err

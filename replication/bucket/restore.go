@@ -21,7 +21,8 @@ func (s *Store) Restore(ctx context.Context, r *skep.RestoreRequest) (skep.Sessi
 	if len(cuts) == 0 {
 		return s.Store.Restore(ctx, r)
 	}
-	x := &session{s: s, later: *r, first: *r, brought: make(chan struct{}), stopped: map[int]bool{}}
+	x := &session{s: s, later: *r, first: *r, brought: make(chan struct{}), stopped: map[int]bool{},
+		back: make(chan struct{}, 1)}
 	x.first.Chains, x.later.Chains = nil, nil
 	for i := range r.Chains {
 		c := r.Chains[i]
@@ -142,12 +143,22 @@ type session struct {
 	brought      chan struct{} // closed when what comes has been fetched
 
 	mu      sync.Mutex
-	then    skep.Session // nil: not yet
+	then    part         // nil: not yet
 	stopped map[int]bool // chains of the caller's
 	never   map[int]bool // those that were when the second part began
 	over    bool         // closed
 	ended   atomic.Bool  // the first part is delivered
 	turns   []turn
+	lent    atomic.Int64  // bytes of the first part that the caller has
+	back    chan struct{} // has one when some came back
+}
+
+// part is what is asked of a part of a session.
+type part interface {
+	Next(ctx context.Context, into []skep.Chunk) (int, error)
+	Reprioritise(ctx context.Context, chain, priority int, deadline time.Time) error
+	Stop(ctx context.Context, chain int) error
+	Close(ctx context.Context) error
 }
 
 var errStopped = &skep.Error{Op: "restore", Kind: skep.Stopped}
@@ -210,12 +221,42 @@ func (x *session) bringChain(c *skep.Chain, at recall) {
 	}
 }
 
-// second begins the second part, once all has been fetched.
-func (x *session) second(ctx context.Context) (skep.Session, error) {
+// lend notes what the caller has of the first part: both parts keep to one window.
+func (x *session) lend(c *skep.Chunk) {
+	free := c.Free
+	if free == nil || x.first.Window <= 0 {
+		return
+	}
+	n := int64(0)
+	for _, d := range c.Data {
+		n += int64(len(d))
+	}
+	x.lent.Add(n)
+	c.Free = func() {
+		free()
+		x.lent.Add(-n)
+		select {
+		case x.back <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// second begins the second part, once all has been fetched, and half of the window is there for it.
+func (x *session) second(ctx context.Context) (part, error) {
+	late := func() error { return &skep.Error{Op: "restore", Kind: skep.Deadline, Err: ctx.Err()} }
 	select {
 	case <-x.brought:
 	case <-ctx.Done():
-		return nil, &skep.Error{Op: "restore", Kind: skep.Deadline, Err: ctx.Err()}
+		return nil, late()
+	}
+	for x.first.Window > 0 && x.lent.Load() > x.first.Window/2 && x.ctx.Err() == nil {
+		select {
+		case <-x.back:
+		case <-x.ctx.Done():
+		case <-ctx.Done():
+			return nil, late()
+		}
 	}
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -230,9 +271,13 @@ func (x *session) second(ctx context.Context) (skep.Session, error) {
 			x.later.Chains[i].Dest = skep.Destination{}
 		}
 	}
+	if x.later.Window > 0 {
+		x.later.Window = max(1, x.later.Window-x.lent.Load())
+	}
+	var then part
 	then, err := x.s.Store.Restore(context.WithoutCancel(ctx), &x.later)
 	if err != nil {
-		return nil, err
+		then, err = missing(&x.later, x.cuts, err), nil
 	}
 	x.then, x.never = then, maps.Clone(x.stopped)
 	for i, chain := range x.late {
@@ -254,6 +299,7 @@ func (x *session) Next(ctx context.Context, into []skep.Chunk) (int, error) {
 		n, err := x.now.Next(ctx, into)
 		for i := range into[:n] {
 			into[i].Chain = x.early[into[i].Chain]
+			x.lend(&into[i])
 		}
 		if !errors.Is(err, io.EOF) {
 			return n, err
@@ -287,7 +333,7 @@ func (x *session) Next(ctx context.Context, into []skep.Chunk) (int, error) {
 }
 
 // parts are the sessions that have a chain of the caller's, and its number there.
-func (x *session) parts(chain int, call func(ses skep.Session, chain int) error) (err error) {
+func (x *session) parts(chain int, call func(ses part, chain int) error) (err error) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	i, j := slices.Index(x.early, chain), slices.Index(x.late, chain)
@@ -323,7 +369,7 @@ func (x *session) Reprioritise(ctx context.Context, chain, priority int, deadlin
 			turn{chain, priority, deadline})
 	}
 	x.mu.Unlock()
-	return x.parts(chain, func(ses skep.Session, chain int) error {
+	return x.parts(chain, func(ses part, chain int) error {
 		return ses.Reprioritise(ctx, chain, priority, deadline)
 	})
 }
@@ -337,7 +383,7 @@ func (x *session) Stop(ctx context.Context, chain int) error {
 		x.mu.Lock()
 		x.stopped[chain] = true
 		x.mu.Unlock()
-		return x.parts(chain, func(ses skep.Session, chain int) error { return ses.Stop(ctx, chain) })
+		return x.parts(chain, func(ses part, chain int) error { return ses.Stop(ctx, chain) })
 	}
 	x.cancel()
 	var err error

@@ -2,11 +2,16 @@ package bucket
 
 import (
 	"bytes"
+	"context"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/store/memstore"
 	"github.com/skepkv/skep/store/storetest"
 )
 
@@ -79,4 +84,82 @@ func TestMemoryWithoutAStride(t *testing.T) {
 	for i, k := range keys {
 		require.True(t, bytes.Equal(storetest.Payload(k, skep.PartKV, blockSize), mem[i*blockSize:][:blockSize]), "block %d", i)
 	}
+}
+
+// refuses is a Store that refuses restores from the second on.
+type refuses struct {
+	*memstore.Store
+	restores atomic.Int64
+}
+
+func (r *refuses) Restore(ctx context.Context, q *skep.RestoreRequest) (skep.Session, error) {
+	if r.restores.Add(1) > 1 {
+		return nil, &skep.Error{Op: "restore", Kind: skep.NoMemory}
+	}
+	return r.Store.Restore(ctx, q)
+}
+
+// Where the Store refuses what was fetched, that is a miss, and what the drives had is there.
+func TestARefusedSecondPartIsMisses(t *testing.T) {
+	t.Parallel()
+	b := newShelf()
+	first := newNode(t, options(b), 0)
+	keys := chain(1, 16)
+	first.put(keys)
+	first.look()
+	own := &refuses{Store: memstore.New(memstore.Options{})}
+	s, err := New(own, options(b))
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, s.Close()) })
+	n := &node{Store: s, t: t, own: own.Store}
+	_ = n.turn()
+	n.open("n")
+	n.put(keys[:4])
+	require.Equal(t, 16, n.find(keys))
+	ses := n.begin(keys)
+	got, missed := map[int]bool{}, map[int]error{}
+	require.NoError(t, skep.Drain(t.Context(), ses, func(c *skep.Chunk) error {
+		if got[c.Block] = true; c.Err != nil {
+			missed[c.Block] = c.Err
+		}
+		return nil
+	}))
+	require.NoError(t, ses.Close(t.Context()))
+	require.Len(t, got, 16)
+	require.Len(t, missed, 12)
+	require.ErrorIs(t, missed[15], skep.NoMemory)
+}
+
+// Both parts of a session keep to one window: the second one begins when half of it came back.
+func TestOneWindow(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t, options(newShelf()), 0)
+		keys := chain(1, 16)
+		n.put(keys)
+		n.look()
+		_, err := n.own.Delete(t.Context(), n.scope(), keys[4:])
+		require.NoError(t, err)
+		ses, err := n.Restore(t.Context(), &skep.RestoreRequest{Window: 4 * blockSize,
+			Chains: []skep.Chain{{Scope: n.scope(), Keys: keys}}})
+		require.NoError(t, err)
+		var has []skep.Chunk
+		into := make([]skep.Chunk, 4)
+		for len(has) < 4 {
+			k, err := ses.Next(t.Context(), into)
+			require.NoError(t, err)
+			has = append(has, into[:k]...)
+		}
+		late, cancel := context.WithTimeout(t.Context(), time.Hour)
+		_, err = ses.Next(late, into)
+		require.ErrorIs(t, err, skep.Deadline)
+		cancel()
+		for i := range has {
+			has[i].Release()
+		}
+		blocks, err := drain(t.Context(), ses)
+		require.NoError(t, err)
+		require.Equal(t, 12, blocks)
+		require.NoError(t, ses.Close(t.Context()))
+	})
 }

@@ -280,10 +280,16 @@ func sealText(key []byte, name string, v any) ([]byte, error) {
 	return trail(drawSealer(key, name), key, nil, textNumber, b), nil
 }
 
-// openText reads what sealText made.
-func openText(key []byte, name string, b []byte, v any) error {
+// openText reads what sealText made with one of these keys.
+func openText(keys [][]byte, name string, b []byte, v any) error {
 	if len(b) < trailerSize {
 		return damaged(name, "size", len(b), io.ErrUnexpectedEOF)
+	}
+	key := keys[0]
+	for _, k := range keys[1:] {
+		if at := b[len(b)-trailerSize+len(magic):]; keyID(k) == [keyIDSize]byte(at) {
+			key = k
+		}
 	}
 	t, err := readTrailer(key, name, int64(len(b)), b[len(b)-trailerSize:])
 	if err != nil {

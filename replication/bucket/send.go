@@ -167,7 +167,7 @@ func (s *Store) send(ctx context.Context, sp *space, id skep.NamespaceID, blocks
 		return 0, nil
 	}
 	body := b.end()
-	o, records = newObject(of, int64(len(body)), b.salt), b.records
+	o, records = newObject(sp, of, int64(len(body)), b.salt), b.records
 	// It is asked once: what came after a call that is made again, and was answered, would be in no book.
 	err = s.asking(ctx, func(ctx context.Context, _ func()) error { return s.o.Bucket.Put(ctx, name, body) })
 	if skep.KindOf(err) == skep.Denied {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"maps"
 	"slices"
-	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -22,6 +21,7 @@ const (
 
 // object is one of blocks, as a node knows it.
 type object struct {
+	in   *space
 	id   string // its name in its space
 	size int64
 	salt [saltSize]byte
@@ -31,10 +31,10 @@ type object struct {
 	used atomic.Int64 // when something of it was fetched, or it was made: milliseconds since 1970
 }
 
-func newObject(id string, size int64, salt [saltSize]byte) *object {
-	o := &object{id: id, size: size, salt: salt}
-	if ms, err := strconv.ParseInt(id[:min(len(id), idTime)], 16, 64); err == nil {
-		o.used.Store(ms)
+func newObject(in *space, id string, size int64, salt [saltSize]byte) *object {
+	o := &object{in: in, id: id, size: size, salt: salt}
+	if at := timeOf(id); !at.IsZero() {
+		o.used.Store(at.UnixMilli())
 	}
 	return o
 }
@@ -49,8 +49,11 @@ type place struct {
 
 // space is one namespace's part of the index.
 type space struct {
-	name string
-	spec skep.NamespaceSpec
+	name  string
+	spec  skep.NamespaceSpec
+	key   []byte
+	first bool   // key is the one that objects are sealed with
+	other *space // of the same namespace by the other key: it is asked, and locked, after this one; nil: none
 
 	mu        sync.RWMutex
 	objects   map[string]*object
@@ -86,10 +89,11 @@ type hearing struct {
 	at time.Time
 }
 
-func newSpace(name string, spec skep.NamespaceSpec, held *held) *space {
-	return &space{name: name, spec: spec, objects: map[string]*object{}, blocks: map[skep.Key]*place{},
-		forgotten: map[skep.Key]time.Time{}, owed: map[string][]skep.Key{}, heard: map[string]hearing{},
-		doubts: map[string]*doubt{}, unread: map[string]again{}, condemned: map[string]bool{}, held: held,
+func newSpace(key []byte, spec *skep.NamespaceSpec, held *held) *space {
+	return &space{name: spaceOf(key, spec), spec: *spec, key: key, held: held,
+		objects: map[string]*object{}, blocks: map[skep.Key]*place{}, forgotten: map[skep.Key]time.Time{},
+		owed: map[string][]skep.Key{}, heard: map[string]hearing{}, doubts: map[string]*doubt{},
+		unread: map[string]again{}, condemned: map[string]bool{},
 		passing: make(chan struct{}, 1), looking: make(chan struct{}, 1)}
 }
 
@@ -213,21 +217,29 @@ func (s *space) dropBlock(p *place) {
 // has says whether any of these keys is in an object.
 func (s *space) has(keys []skep.Key) bool {
 	s.mu.RLock()
-	defer s.mu.RUnlock()
-	return len(s.blocks) > 0 && slices.ContainsFunc(keys, func(k skep.Key) bool { return s.blocks[k] != nil })
+	is := len(s.blocks) > 0 && slices.ContainsFunc(keys, func(k skep.Key) bool { return s.blocks[k] != nil })
+	s.mu.RUnlock()
+	return is || s.other != nil && s.other.has(keys)
 }
 
 // run is the blocks of a chain from its from-th key on that objects have, up to the first that none has.
 func (s *space) run(keys []skep.Key, from int) (out []*place) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
+	if s.other != nil {
+		s.other.mu.RLock()
+		defer s.other.mu.RUnlock()
+	}
 	for i := from; i < len(keys); i++ {
-		p := s.blocks[keys[i]]
 		var parent *skep.Key
 		if i > 0 {
 			parent = &keys[i-1]
 		}
-		if p == nil || p.parent != hashOf(parent) {
+		p, hash := s.blocks[keys[i]], hashOf(parent)
+		if (p == nil || p.parent != hash) && s.other != nil {
+			p = s.other.blocks[keys[i]]
+		}
+		if p == nil || p.parent != hash {
 			break
 		}
 		out = append(out, p)

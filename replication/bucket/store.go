@@ -1,6 +1,7 @@
 package bucket
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"errors"
@@ -19,6 +20,10 @@ import (
 type Options struct {
 	Bucket Bucket
 	Key    []byte // KeySize bytes; whoever has it can read the objects. The same at every node
+	// OtherKey is what objects are read with, too, while keys change; nil: none. Blocks of such objects that come back are
+	// sent anew with Key. DropOther has the objects of the other key be removed.
+	OtherKey  []byte
+	DropOther bool
 	// Sends says which namespaces are sent, of those that may be; nil: all of them.
 	Sends func(*skep.NamespaceSpec) bool
 	// BeginAt is how much of the node's capacity is used before something is sent, 0 to 1; 0: .7.
@@ -217,6 +222,7 @@ type Usage struct {
 	Damaged                                int64 // objects and blocks that cannot be read
 	Unindexed                              int64 // blocks not sent because the index is full, or too many calls failed
 	Unread                                 int64 // objects that are there and not in the index
+	OtherKey                               int64 // objects of the other key
 	FirstByte                              time.Duration
 	Rate                                   float64 // bytes a second, of one fetch
 	Err                                    error   // of the last call, where that failed
@@ -233,6 +239,10 @@ func New(own skep.Store, o Options) (*Store, error) {
 		return nil, skep.Invalidf(op, "bucket", "none", "one")
 	case len(o.Key) != KeySize:
 		return nil, skep.Invalidf(op, "length of the key in bytes", len(o.Key), KeySize)
+	}
+	if o.OtherKey != nil && (len(o.OtherKey) != KeySize || bytes.Equal(o.OtherKey, o.Key)) {
+		return nil, skep.Invalidf(op, "length of the other key in bytes", len(o.OtherKey),
+			fmt.Sprintf("%d, of another key", KeySize))
 	}
 	if err := o.check(); err != nil {
 		return nil, err
@@ -277,6 +287,9 @@ func (s *Store) Usage() Usage {
 		u.Blocks += int64(len(sp.blocks))
 		u.Objects += int64(len(sp.objects))
 		u.Unread += int64(len(sp.unread))
+		if !sp.first {
+			u.OtherKey += int64(len(sp.objects) + len(sp.unread))
+		}
 		for _, o := range sp.objects {
 			u.Bytes += o.size
 		}
@@ -354,21 +367,39 @@ func (s *Store) asking(ctx context.Context, call func(ctx context.Context, answe
 // may says whether a namespace may have objects.
 func may(n *skep.NamespaceSpec) bool { return n.Chained && n.Class == skep.Cache }
 
-// spaceNamed is the space of a name, made where it is not known.
-func (s *Store) spaceNamed(name string, spec *skep.NamespaceSpec) *space {
+// keys are those that objects are read with.
+func (s *Store) keys() [][]byte {
+	if s.o.OtherKey == nil {
+		return [][]byte{s.o.Key}
+	}
+	return [][]byte{s.o.Key, s.o.OtherKey}
+}
+
+// spaceNamed is the space of a namespace, made where it is not known, and with it that of the other key.
+func (s *Store) spaceNamed(spec *skep.NamespaceSpec) *space {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	sp := s.spaces[name]
-	if sp == nil {
-		sp = newSpace(name, *spec, &s.held)
+	return s.named(spec)
+}
+
+// named is spaceNamed; mu is held.
+func (s *Store) named(spec *skep.NamespaceSpec) *space {
+	if sp := s.spaces[spaceOf(s.o.Key, spec)]; sp != nil {
+		return sp
+	}
+	var last *space
+	for _, key := range slices.Backward(s.keys()) {
+		sp := newSpace(key, spec, &s.held)
 		for _, p := range s.purges {
 			if p.some(spec) {
 				sp.quiet = p.from.Add(forgetFor)
 			}
 		}
-		s.spaces[name] = sp
+		s.spaces[sp.name] = sp
+		sp.other, last = last, sp
 	}
-	return sp
+	last.first = true
+	return last
 }
 
 // spaceOf is the space of a namespace; nil: it can have none.
@@ -382,7 +413,9 @@ func (s *Store) spaceOf(ctx context.Context, id skep.NamespaceID) (*space, error
 	}
 	var sp *space
 	if may(&info.NamespaceSpec) {
-		sp = s.spaceNamed(spaceOf(s.o.Key, &info.NamespaceSpec), &info.NamespaceSpec)
+		s.mu.Lock() // a space without an id may be forgotten
+		defer s.mu.Unlock()
+		sp = s.named(&info.NamespaceSpec)
 	}
 	s.ids.Store(id, sp)
 	return sp, nil

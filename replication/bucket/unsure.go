@@ -34,7 +34,7 @@ func (s *space) arrived(o *object, records []record, failed bool, now time.Time)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch {
-	case o == nil || s.objects[o.id] != nil: // a look at the bucket has found it
+	case o == nil || s.objects[o.id] != nil || s.condemned[o.id]: // a look at the bucket has found it
 	case failed:
 		d := &doubt{has: map[skep.Key]bool{}, size: o.size, until: now.Add(doubtFor)}
 		for i := range records {
@@ -50,6 +50,7 @@ func (s *space) arrived(o *object, records []record, failed bool, now time.Time)
 	default:
 		o.made = now
 		s.objects[o.id] = o
+		delete(s.unread, o.id)
 		s.held.Add(memoryOf(len(records)))
 		s.take(o, records, func(skep.Key) bool { return true })
 	}
@@ -92,14 +93,12 @@ func (s *space) leaveLocked(id string, when again) {
 	if before {
 		return
 	}
-	if len(s.forgotten) > maxNamed {
+	if len(s.forgotten) > maxNamed || time.Now().Before(s.quiet) {
 		s.condemned[id] = true
 		delete(s.unread, id)
 		return
 	}
-	if d := s.doubts[id]; d != nil { // it has arrived, and is owed what was deleted meanwhile
-		delete(s.doubts, id)
-	}
+	delete(s.doubts, id) // it has arrived, and is owed what was deleted meanwhile
 	for k := range s.forgotten {
 		s.owed[id] = append(s.owed[id], k)
 	}

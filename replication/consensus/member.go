@@ -50,8 +50,9 @@ type Options struct {
 	Known *clustermap.Map
 	// Conns is how many connections of others are open at a time; 0: 4096.
 	Conns int
-	// Load says what the node has; nil: it does not say. It is called when somebody asks how the cluster stands.
-	Load func(ctx context.Context) Load
+	// Load says what the node has; nil, or a nil answer: that is not known. It is called when somebody asks how the cluster
+	// stands.
+	Load func(ctx context.Context) *Load
 	// Logger takes what raft and Pebble have to say; nil is slog.Default().
 	Logger *slog.Logger
 

@@ -54,13 +54,12 @@ type Load struct {
 	Sent      int64 `json:"sent_bytes"` // payload that the one under way, or the last one, sent (bytes)
 }
 
-// load is what this node has; nil: it does not say.
+// load is what this node has; nil: that is not known.
 func (m *Member) load(ctx context.Context) *Load {
 	if m.o.Load == nil {
 		return nil
 	}
-	l := m.o.Load(ctx)
-	return &l
+	return m.o.Load(ctx)
 }
 
 // askedAtOnce is how many nodes Status asks at a time.

@@ -145,7 +145,7 @@ func (w *world) options(id int) Options {
 		w.nodes[id] = h
 	}
 	a := nodeOf(id).Peer
-	load := func(context.Context) Load { return Load{Blocks: int64(id), Missing: -1} }
+	load := func(context.Context) *Load { return &Load{Blocks: int64(id), Missing: -1} }
 	return Options{ID: uint64(id), Load: load, Dir: "data/raft", Listener: w.listen(a), Dial: w.dialer(a), Logger: quiet,
 		FS:          h.fs,
 		SnapshotsIn: h.snapshotsIn, Threshold: 20, Trailing: 5}

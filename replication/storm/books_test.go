@@ -28,7 +28,8 @@ const (
 // chain is a chain of blocks that one client puts and deletes, and everybody reads.
 type chain struct {
 	space   string
-	durable bool
+	salt    skep.Salt
+	durable bool // what is acknowledged is kept: nobody repairs what is salted
 	keys    []skep.Key
 	blocks  []block
 }
@@ -89,14 +90,21 @@ type client struct {
 
 const tenant = "default" // that of clients without credentials
 
-var spaces = []string{"durable", "cache"}
+// spaces are the namespaces. Keys of the last one stand alone.
+var spaces = []string{"durable", "cache", "alone"}
+
+const aloneSpace = 2
 
 func newClient(w *world, i int, r *rand.Rand) *client {
 	c := &client{w: w, r: r, m: w.n.boot(fmt.Sprint("c", i)), scopes: map[string]skep.Scope{}}
 	c.connect(w.nodes[i].of.Addr)
 	for _, name := range spaces {
 		for n := range chainsEach {
-			c.mine = append(c.mine, newChain(name, i, n))
+			x := newChain(name, i, n)
+			if n == chainsEach-1 && name != spaces[aloneSpace] {
+				x.salt, x.durable = skep.Salt(c.m.name), false
+			}
+			c.mine = append(c.mine, x)
 		}
 	}
 	w.books.mu.Lock()
@@ -127,18 +135,30 @@ func (c *client) connect(addr string) {
 	if err != nil {
 		c.w.broken("connect: %v", err)
 	}
+	if err := c.openSpaces(context.Background()); err != nil {
+		c.w.broken("open namespace: %v", err)
+	}
+}
+
+// openSpaces opens the namespaces, which somebody may have deleted.
+func (c *client) openSpaces(ctx context.Context) error {
 	for _, name := range spaces {
-		spec := skep.NamespaceSpec{Tenant: tenant, Name: name, Chained: true,
+		spec := skep.NamespaceSpec{Tenant: tenant, Name: name, Chained: name != spaces[aloneSpace],
 			Shape: skep.Shape{Kind: skep.Opaque, BlockTokens: 4}}
 		if name == spaces[0] {
 			spec.Class = skep.Durable
 		}
-		ns, err := skep.OpenNamespace(context.Background(), c.st, spec)
+		ns, err := skep.OpenNamespace(ctx, c.st, spec)
 		if err != nil {
-			c.w.broken("open namespace: %v", err)
+			return err
 		}
 		c.scopes[name] = ns.Scope()
 	}
+	return nil
+}
+
+func (c *client) scope(x *chain) skep.Scope {
+	return skep.Scope{Namespace: c.scopes[x.space].Namespace, Salt: x.salt}
 }
 
 func payload(k skep.Key) []byte { return storetest.Payload(k, skep.PartKV, 40+int(k[0])) }
@@ -183,8 +203,9 @@ func (c *client) put(ctx context.Context, x *chain, calm bool) {
 		x.blocks[i].turn++
 	}
 	b.mu.Unlock()
-	q := &skep.PutRequest{Scope: c.scopes[x.space], Depth: from}
-	if from > 0 {
+	q := &skep.PutRequest{Scope: c.scope(x)}
+	if from > 0 && x.space != spaces[aloneSpace] {
+		q.Depth = from
 		q.Parent, q.Ancestors = &x.keys[from-1], x.keys[:from-1]
 	}
 	for _, k := range x.keys[from:to] {
@@ -231,7 +252,7 @@ func (c *client) remove(ctx context.Context, x *chain, calm bool) {
 	}
 	b.mu.Unlock()
 	began := time.Now()
-	n, err := c.st.Delete(ctx, c.scopes[x.space], x.keys[from:])
+	n, err := c.st.Delete(ctx, c.scope(x), x.keys[from:])
 	c.w.note("%s delete %s %x [%d, ]: %d %v", c.m.name, x.space, x.keys[0][:2], from, n, err)
 	if calm && err != nil {
 		c.w.broken("%s: a deletion while all is well: %v", c.m.name, err)
@@ -244,25 +265,6 @@ func (c *client) remove(ctx context.Context, x *chain, calm bool) {
 	} else {
 		c.w.did("delete refused")
 	}
-}
-
-// purge purges a namespace, while nobody else does anything.
-func (c *client) purge(ctx context.Context, calm bool) {
-	b, space := c.w.books, spaces[c.r.IntN(len(spaces))]
-	began := time.Now()
-	err := c.st.Purge(ctx, skep.Purge{Namespace: c.scopes[space].Namespace})
-	c.w.note("%s purge %s: %v", c.m.name, space, err)
-	if calm && err != nil {
-		c.w.broken("%s: a purge while all is well: %v", c.m.name, err)
-	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	for _, x := range b.spots {
-		if x.space == space {
-			x.deleted(0, began, calm, err)
-		}
-	}
-	c.w.did("purge")
 }
 
 // deleted notes that the blocks from one on were asked to be deleted.
@@ -289,6 +291,10 @@ func (b *books) unsure() {
 
 // read looks a chain up and restores what is found.
 func (c *client) read(ctx context.Context, x *chain, calm bool) {
+	if x.space == spaces[aloneSpace] {
+		c.readAlone(ctx, x, calm)
+		return
+	}
 	b := c.w.books
 	b.mu.Lock()
 	before := slices.Clone(x.blocks)
@@ -297,18 +303,13 @@ func (c *client) read(ctx context.Context, x *chain, calm bool) {
 	for sure < chainBlocks && before[sure].acked && x.durable {
 		sure++
 	}
-	found, err := c.st.Lookup(ctx, &skep.LookupRequest{Scope: c.scopes[x.space], Keys: x.keys})
+	found, err := c.st.Lookup(ctx, &skep.LookupRequest{Scope: c.scope(x), Keys: x.keys})
 	got := map[int][]byte{}
 	missed := map[int]error{}
 	var loaded error
 	if err == nil && found.Blocks > 0 {
-		part := skep.Chain{Scope: c.scopes[x.space], Keys: x.keys[:found.Blocks], Lease: found.Lease.ID}
-		loaded = skep.Load(ctx, c.st, &skep.RestoreRequest{Chains: []skep.Chain{part}}, func(ch *skep.Chunk) error {
-			if missed[ch.Block] = ch.Err; ch.Err == nil {
-				got[ch.Block] = ch.AppendTo(nil)
-			}
-			return nil
-		})
+		part := skep.Chain{Scope: c.scope(x), Keys: x.keys[:found.Blocks], Lease: found.Lease.ID}
+		loaded = c.load(ctx, part, got, missed)
 		_ = c.st.Release(ctx, found.Lease.ID)
 	}
 	c.w.note("%s read %s %x: %d of %d, %d loaded, %v %v", c.m.name, x.space, x.keys[0][:2], found.Blocks, sure, len(got),
@@ -387,7 +388,7 @@ func (b *books) whole() {
 			has = append(has, n.has(space))
 		}
 		for _, x := range b.spots {
-			if x.space != space {
+			if x.space != space || x.salt != "" { // of salted ones drives do not tell
 				continue
 			}
 			for i, k := range x.blocks {

@@ -270,6 +270,11 @@ func (w *world) calm() {
 			c.connect(w.nodes[(i+1+w.r.IntN(2))%3].of.Addr)
 		}
 	}
+	for _, c := range w.clients {
+		if err := c.openSpaces(context.Background()); err != nil {
+			w.broken("while all is well, %s cannot open namespaces: %v", c.m.name, err)
+		}
+	}
 	for _, c := range w.clients { // one that found a node away asks it again after a while
 		w.eventually("a client reaches every node", func() bool { return c.st.Flush(context.Background()) == nil })
 	}

@@ -27,12 +27,14 @@ type Config struct {
 	Region          string         `yaml:"region" json:"region" doc:"empty: the server is asked"`
 	CredentialsFile string         `yaml:"credentials_file" json:"credentials_file" doc:"access key and secret key, a line each; empty: AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or the machine's role"`
 	KeyFile         string         `yaml:"key_file" json:"key_file" doc:"key that objects are encrypted with, 64 hexadecimal digits, the same at every node of a cluster"`
+	OtherKeyFile    string         `yaml:"other_key_file" json:"other_key_file" doc:"is read, too, while keys change"`
+	DropOther       bool           `yaml:"drop_other" json:"drop_other" doc:"remove its objects"`
 	Namespaces      []string       `yaml:"namespaces" json:"namespaces" doc:"TENANT/NAMESPACE to send; * at its end: all that begin so; unset: all"`
 	Every           units.Duration `yaml:"every" json:"every" doc:"between passes over the blocks, and looks at what other nodes sent; 10ms to 2m30s"`
 	BeginAt         float64        `yaml:"begin_at" json:"begin_at" doc:"used share of the capacity from which blocks are sent, above 0 to 1"`
 	Unfound         bool           `yaml:"unfound" json:"unfound" doc:"send blocks that no lookup has found yet, too"`
 	MaxBytes        units.Size     `yaml:"max_bytes" json:"max_bytes" doc:"of all objects; beyond, those go that were used least lately; 0: any"`
-	IndexBytes      units.Size     `yaml:"index_bytes" json:"index_bytes" doc:"memory of the index, 160 a block; beyond, objects are left out"`
+	IndexBytes      units.Size     `yaml:"index_bytes" json:"index_bytes" doc:"memory of the index; beyond, objects are left out"`
 	Rate            units.Size     `yaml:"rate" json:"rate" doc:"bytes a second that are sent; 0: as many as go"`
 	SendADay        units.Size     `yaml:"send_a_day" json:"send_a_day" doc:"bytes sent a day; 0: any"`
 	LoadADay        units.Size     `yaml:"load_a_day" json:"load_a_day" doc:"bytes fetched a day; 0: any"`
@@ -71,6 +73,7 @@ func (c *Config) Check() (wrong []error) {
 	bad(c.KeyFile == "", "bucket.key_file", "empty", "a file with a key: objects are always encrypted")
 	_, err := s3.Open(c.storage())
 	said(err)
+	bad(c.DropOther && c.OtherKeyFile == "", "bucket.other_key_file", "empty", "a file with a key, where its objects go")
 	bad(c.Every == 0, "bucket.every", c.Every, "10ms to 2m30s")
 	bad(!(c.TokensPerSecond >= 0) || c.TokensPerSecond > 1e9, "bucket.tokens_per_second", c.TokensPerSecond, "0 to 1e9")
 	o := c.options()
@@ -127,6 +130,11 @@ func (c *Config) Open(st skep.Store, alone bool, serves func() bool, log *slog.L
 	o.Bucket, o.Alone, o.Serves, o.Logger = at, alone, serves, log
 	if o.Key, err = readKey(c.KeyFile); err != nil {
 		return nil, failed("bucket.key_file", err)
+	}
+	if o.DropOther = c.DropOther; c.OtherKeyFile != "" {
+		if o.OtherKey, err = readKey(c.OtherKeyFile); err != nil {
+			return nil, failed("bucket.other_key_file", err)
+		}
 	}
 	return bucket.New(st, o)
 }

@@ -360,7 +360,7 @@ cannot be changed, or a node did not answer. With --dir it asks nobody: it says 
 // loadRow is what a node has, and what its last repair could not send.
 func loadRow(l *consensus.Load) []string {
 	if l == nil {
-		return command.Row("-", "-", "-", "-")
+		return command.Row("not known", "-", "-", "-")
 	}
 	missing := fmt.Sprint(l.Missing)
 	switch {

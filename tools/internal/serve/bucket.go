@@ -41,11 +41,12 @@ var (
 	descBucketBlocks = prometheus.NewDesc("skep_bucket_moved_blocks_total", "Blocks sent to object storage and fetched.",
 		[]string{"direction"}, nil)
 	descBucketLost = prometheus.NewDesc("skep_bucket_refused_total",
-		"Blocks over a budget; fetched ones that the store declined; failed calls; what could not be read; blocks over bucket.index_bytes.",
+		"Blocks over a budget or bucket.index_bytes; fetched ones that the store declined; failed calls; what could not be read.",
 		[]string{"what"}, nil)
 	descBucketUnread = prometheus.NewDesc("skep_bucket_unread_objects",
 		"Objects left out of the index.", nil, nil)
-	descBucketUp = prometheus.NewDesc("skep_bucket_up", "1: the last call of object storage was answered.", nil, nil)
+	descBucketOther = prometheus.NewDesc("skep_bucket_other_key_objects", "Objects of the other key.", nil, nil)
+	descBucketUp    = prometheus.NewDesc("skep_bucket_up", "1: the last call of object storage was answered.", nil, nil)
 )
 
 // Describe implements prometheus.Collector.
@@ -63,6 +64,7 @@ func (m bucketMetrics) Collect(out chan<- prometheus.Metric) {
 	gauge(descBucketHas, u.Blocks)
 	gauge(descBucketBytes, u.Bytes)
 	gauge(descBucketUnread, u.Unread)
+	gauge(descBucketOther, u.OtherKey)
 	up := int64(1)
 	if u.Err != nil {
 		up = 0

@@ -1,10 +1,12 @@
 package serve
 
 import (
+	"log/slog"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/replication/clustermap"
 	"github.com/skepkv/skep/replication/consensus"
 	"github.com/skepkv/skep/wire/httpapi"
@@ -31,4 +33,11 @@ func TestAClusterIsShown(t *testing.T) {
 	}
 	require.Equal(t, httpapi.ClusterView{Node: "b", Epoch: 7, Leader: "a", Replicas: 2, DownAfter: 60, Nodes: nodes}, v)
 	require.Empty(t, viewOf(consensus.Status{}, nil, "b").Nodes, "it has not heard of a map yet")
+}
+
+// Of a node whose figures cannot be read nothing is said: 0 blocks would be.
+func TestWhatCannotBeReadIsNotKnown(t *testing.T) {
+	t.Parallel()
+	s := &server{st: skep.UnsupportedStore{}, log: slog.New(slog.DiscardHandler)}
+	require.Nil(t, s.load(t.Context()))
 }

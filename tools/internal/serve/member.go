@@ -130,14 +130,14 @@ func (s *server) join() error {
 	return nil
 }
 
-// load is what the node has, for who asks how the cluster stands.
-func (s *server) load(ctx context.Context) consensus.Load {
-	l := consensus.Load{Missing: -1}
-	if st, err := s.st.Stats(ctx); err == nil {
-		l.Blocks, l.Bytes, l.Capacity = st.Blocks, st.BlockBytes, st.CapacityBytes
-	} else {
+// load is what the node has, for who asks how the cluster stands; nil: it cannot be read.
+func (s *server) load(ctx context.Context) *consensus.Load {
+	st, err := s.st.Stats(ctx)
+	if err != nil {
 		s.log.Warn("what this node has cannot be told to who asks how the cluster stands", "error", err)
+		return nil
 	}
+	l := &consensus.Load{Missing: -1, Blocks: st.Blocks, Bytes: st.BlockBytes, Capacity: st.CapacityBytes}
 	if r := s.repair; r != nil {
 		state := r.state()
 		l.Repairing, l.Sent = state.Running, state.Bytes

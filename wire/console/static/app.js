@@ -327,7 +327,7 @@ function drawCluster(c) {
     const l = n.load;
     return [name, n.addr, [state, n.reached && n.state === 'up' ? '' : 'bad'], n.role,
       [n.reached ? (n.behind ? `${n.epoch}, ${count(n.behind)} behind` : n.epoch) : '–', 'n'],
-      shares(n), [l ? `${count(l.blocks)} blocks, ${bytes(l.bytes)}` : '–', 'n'], [l && l.capacity ? bytes(l.capacity) : '–', 'n'], moves(n)];
+      shares(n), [l ? `${count(l.blocks)} blocks, ${bytes(l.bytes)}` : 'not known', 'n'], [l && l.capacity ? bytes(l.capacity) : '–', 'n'], moves(n)];
   }, 'none');
 }
 
