@@ -110,8 +110,8 @@ func skepgo_load(s C.skep_store, sc *C.skep_scope, keys unsafe.Pointer, n C.uint
 }
 
 //export skepgo_load_part
-func skepgo_load_part(s C.skep_store, sc *C.skep_scope, part *C.char, keys unsafe.Pointer, n C.uint32_t, lease C.uint64_t,
-	blocks *unsafe.Pointer, lengths *C.int64_t, timeoutMs C.int64_t, results *C.uint8_t, e *C.skep_error) C.int {
+func skepgo_load_part(s C.skep_store, sc *C.skep_scope, part *C.char, keys unsafe.Pointer, n C.uint32_t,
+	lease C.uint64_t, blocks *unsafe.Pointer, lengths *C.int64_t, timeoutMs C.int64_t, results *C.uint8_t, e *C.skep_error) C.int {
 	name := "" // of none
 	if part != nil {
 		name = C.GoString(part)

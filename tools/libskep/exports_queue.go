@@ -19,7 +19,8 @@ import (
 )
 
 //export skepgo_queue_open
-func skepgo_queue_open(s C.skep_store, depth C.uint32_t, out *C.skep_queue, eventfd *C.int, e *C.skep_error) (rc C.int) {
+func skepgo_queue_open(s C.skep_store, depth C.uint32_t, out *C.skep_queue, eventfd *C.int,
+	e *C.skep_error) (rc C.int) {
 	var err error
 	defer func() { rc = fail(e, &err) }()
 	var o *opened

@@ -33,7 +33,8 @@ type completion struct {
 
 // queue has operations under way, and those that are over, until they are drained.
 //
-// Invariants: taken is how many are under way or in over, at most depth. The signal is on exactly while over is not empty.
+// Invariants: taken is how many are under way or in over, at most depth. The signal is on exactly while over is not
+// empty.
 type queue struct {
 	of     *opened
 	depth  int
