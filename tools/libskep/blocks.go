@@ -313,7 +313,9 @@ func loadInto(
 	landed func(i int),
 ) error {
 	size := shape.Bytes
-	if shape.Kind != skep.Opaque {
+	if c.Part != "" && c.Part != skep.PartKV { // a shape says nothing of it
+		size = 0
+	} else if shape.Kind != skep.Opaque {
 		g, err := layout.Of(shape)
 		if err != nil {
 			return err

@@ -111,6 +111,29 @@ CALL(events_next,
      (skep_events e, int64_t timeout_ms, skep_event *into, uint32_t n, uint32_t *got, skep_error *err),
      (e, timeout_ms, into, n, got, err))
 CALL(events_close, (skep_events e, skep_error *err), (e, err))
+CALL(begin,
+     (skep_store s, const skep_scope *scope, const void *parent, uint32_t depth, const void *key, const skep_part *parts,
+      uint32_t n, int64_t life_ms, skep_writer *out, skep_error *err),
+     (s, scope, parent, depth, key, parts, n, life_ms, out, err))
+CALL(write,
+     (skep_writer w, const char *part, int64_t offset, const void *bytes, int64_t n, int64_t timeout_ms, skep_error *err),
+     (w, part, offset, bytes, n, timeout_ms, err))
+CALL(commit,
+     (skep_writer w, int accepted, int64_t timeout_ms, uint8_t *outcome, uint8_t *reason, skep_error *err),
+     (w, accepted, timeout_ms, outcome, reason, err))
+CALL(abort, (skep_writer w, skep_error *err), (w, err))
+CALL(load_part,
+     (skep_store s, const skep_scope *scope, const char *part, const void *keys, uint32_t n, uint64_t lease,
+      void *const *blocks, const int64_t *lengths, int64_t timeout_ms, uint8_t *results, skep_error *err),
+     (s, scope, part, keys, n, lease, blocks, lengths, timeout_ms, results, err))
+CALL(queue_open,
+     (skep_store s, uint32_t depth, skep_queue *out, int *eventfd, skep_error *err),
+     (s, depth, out, eventfd, err))
+CALL(submit,
+     (skep_queue q, const skep_op *ops, uint32_t n, uint32_t *taken, skep_error *err),
+     (q, ops, n, taken, err))
+CALL(drain, (skep_queue q, skep_done *into, uint32_t n, uint32_t *got, skep_error *err), (q, into, n, got, err))
+CALL(queue_close, (skep_queue q, int64_t timeout_ms, skep_error *err), (q, timeout_ms, err))
 CALL(direct, (skep_store s, int64_t timeout_ms, skep_error *err), (s, timeout_ms, err))
 CALL(restore,
      (skep_store s, const skep_scope *scope, const void *keys, uint32_t n, uint32_t from, uint32_t to,

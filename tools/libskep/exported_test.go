@@ -36,7 +36,7 @@ func TestTheMapOfExportsIsTheHeaders(t *testing.T) {
 	require.Equal(t, []string{"*"}, matches(text, `(?m)^\tlocal: (.*);$`))
 }
 
-// A library has the name that programs ask for, and of all that is in it they see what skep.h declares, under a version:
+// A library has the name that programs ask for. Of all that is in it they see what skep.h declares, under a version:
 // nothing of Go's, of Pebble's compressors, or of how the driver is called.
 func TestALibraryExportsWhatTheHeaderDeclares(t *testing.T) {
 	t.Parallel()

@@ -15,7 +15,6 @@ import (
 	"fmt"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 	"unsafe"
 
@@ -24,10 +23,7 @@ import (
 	"github.com/skepkv/skep/gpu/slots"
 )
 
-var (
-	stores sync.Map // of *opened, by number
-	last   atomic.Uint64
-)
+var stores sync.Map // of *opened, by number
 
 func within(ms C.int64_t) (context.Context, context.CancelFunc) {
 	return timeout(int64(ms))
@@ -124,9 +120,10 @@ func skepgo_close(s C.skep_store, e *C.skep_error) (rc C.int) {
 	if o, err = take(uint64(s)); err == nil {
 		ctx, cancel := within(0)
 		defer cancel()
-		left := o.endRestorings(ctx)
+		left := errors.Join(o.endQueues(ctx), o.endRestorings(ctx))
 		o.endPrefills(ctx)
 		o.endEvents()
+		o.forgetWriters()
 		err = errors.Join(o.close(), left)
 	}
 	return

@@ -105,10 +105,28 @@ func skepgo_lookup_each(s C.skep_store, sc *C.skep_scope, keys unsafe.Pointer, n
 
 //export skepgo_load
 func skepgo_load(s C.skep_store, sc *C.skep_scope, keys unsafe.Pointer, n C.uint32_t, lease C.uint64_t, blocks *unsafe.Pointer,
-	lengths *C.int64_t, timeoutMs C.int64_t, results *C.uint8_t, e *C.skep_error) (rc C.int) {
+	lengths *C.int64_t, timeoutMs C.int64_t, results *C.uint8_t, e *C.skep_error) C.int {
+	return load(s, sc, skep.PartKV, keys, n, lease, blocks, lengths, timeoutMs, results, e)
+}
+
+//export skepgo_load_part
+func skepgo_load_part(s C.skep_store, sc *C.skep_scope, part *C.char, keys unsafe.Pointer, n C.uint32_t,
+	lease C.uint64_t, blocks *unsafe.Pointer, lengths *C.int64_t, timeoutMs C.int64_t, results *C.uint8_t, e *C.skep_error) C.int {
+	name := "" // of none
+	if part != nil {
+		name = C.GoString(part)
+	}
+	return load(s, sc, name, keys, n, lease, blocks, lengths, timeoutMs, results, e)
+}
+
+func load(s C.skep_store, sc *C.skep_scope, part string, keys unsafe.Pointer, n C.uint32_t, lease C.uint64_t,
+	blocks *unsafe.Pointer, lengths *C.int64_t, timeoutMs C.int64_t, results *C.uint8_t, e *C.skep_error) (rc C.int) {
 	var err error
 	defer func() { rc = fail(e, &err) }()
 	o, scope, list, err := asked(s, sc, keys, n)
+	if err == nil && (part == "" || len(part) > skep.MaxPartNameSize) {
+		err = skep.Invalidf(op, "name of the part", part, fmt.Sprintf("1 to %d bytes", skep.MaxPartNameSize))
+	}
 	if err != nil || n == 0 {
 		return
 	}
@@ -123,7 +141,7 @@ func skepgo_load(s C.skep_store, sc *C.skep_scope, keys unsafe.Pointer, n C.uint
 	said := make([]skep.Kind, n)
 	ctx, cancel := within(timeoutMs)
 	defer cancel()
-	err = o.load(ctx, skep.Chain{Scope: scope, Keys: list, Lease: skep.LeaseID(lease)}, dst, said)
+	err = o.load(ctx, skep.Chain{Scope: scope, Keys: list, Part: part, Lease: skep.LeaseID(lease)}, dst, said)
 	for i, k := range said {
 		unsafe.Slice(results, int(n))[i] = C.uint8_t(k)
 	}

@@ -67,7 +67,8 @@ func skepgo_hint(s C.skep_store, sc *C.skep_scope, keys unsafe.Pointer, n C.uint
 }
 
 //export skepgo_purge
-func skepgo_purge(s C.skep_store, tenant, model *C.char, sc *C.skep_scope, timeoutMs C.int64_t, e *C.skep_error) (rc C.int) {
+func skepgo_purge(s C.skep_store, tenant, model *C.char, sc *C.skep_scope, timeoutMs C.int64_t,
+	e *C.skep_error) (rc C.int) {
 	var err error
 	defer func() { rc = fail(e, &err) }()
 	var o *opened
@@ -111,8 +112,8 @@ func skepgo_namespace_delete(s C.skep_store, id C.uint32_t, timeoutMs C.int64_t,
 }
 
 //export skepgo_list
-func skepgo_list(s C.skep_store, id C.uint32_t, place *C.uint64_t, keys unsafe.Pointer, n C.uint32_t, timeoutMs C.int64_t,
-	count *C.uint32_t, e *C.skep_error) (rc C.int) {
+func skepgo_list(s C.skep_store, id C.uint32_t, place *C.uint64_t, keys unsafe.Pointer, n C.uint32_t,
+	timeoutMs C.int64_t, count *C.uint32_t, e *C.skep_error) (rc C.int) {
 	var err error
 	defer func() { rc = fail(e, &err) }()
 	var o *opened

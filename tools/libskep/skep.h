@@ -122,6 +122,59 @@ typedef struct {
 	uint8_t key[SKEP_KEY], parent[SKEP_KEY];
 } skep_event;
 
+typedef uint64_t skep_writer; /* of a block; 0 is none */
+
+/* A part of a block. */
+typedef struct {
+	const char *name; /* 1 to 64 bytes */
+	int64_t bytes;
+} skep_part;
+
+typedef uint64_t skep_queue; /* of operations; 0 is none */
+
+/* What an operation does, as the function of that name, and what it takes and gives besides keys and a scope. */
+enum {
+	SKEP_OP_LOOKUP = 1,      /* lease_ms; done: blocks, tokens, bytes, lease */
+	SKEP_OP_LOOKUP_EACH = 2, /* lease_ms; results: found; done: blocks, how many were, and lease */
+	SKEP_OP_EXISTS = 3,      /* results: tiers */
+	SKEP_OP_WANT = 4,        /* bytes; results: outcomes; reasons */
+	SKEP_OP_LOAD = 5,        /* blocks, lengths, lease; results; done: blocks, how many landed */
+	SKEP_OP_SAVE = 6,        /* parent, depth, blocks, lengths; results: outcomes; reasons; done: blocks, how many are stored */
+	SKEP_OP_SAVE_ACCEPTED = 7,
+	SKEP_OP_DELETE = 8,      /* done: blocks */
+	SKEP_OP_HINT = 9,        /* future; done: blocks */
+	SKEP_OP_RENEW = 10,      /* lease, lease_ms; no scope, no keys */
+	SKEP_OP_RELEASE = 11,    /* lease; no scope, no keys */
+	SKEP_OP_FLUSH = 12       /* no scope, no keys */
+};
+
+/* An operation. What it does not take is 0. */
+typedef struct {
+	uint32_t size; /* sizeof(skep_op) */
+	uint32_t what; /* SKEP_OP_... */
+	uint64_t tag;  /* the caller's, in skep_done */
+	const skep_scope *scope;
+	const void *keys; /* n * SKEP_KEY bytes */
+	const void *parent;
+	uint32_t n, depth;
+	void *const *blocks;
+	const int64_t *lengths;
+	uint64_t lease;
+	int64_t lease_ms, bytes, timeout_ms;
+	const skep_hints *future;
+	uint8_t *results, *reasons; /* n bytes each, or NULL: nobody is told */
+} skep_op;
+
+/* An operation that is over. */
+typedef struct {
+	uint64_t tag;
+	int32_t code; /* 0, else what the function would have returned */
+	uint32_t what;
+	int64_t blocks, tokens, bytes;
+	uint64_t lease;
+	char message[80]; /* of a code that is not 0, cut; ends with 0 */
+} skep_done;
+
 typedef uint64_t skep_restoring; /* a restore under way; 0 is none */
 typedef uint64_t skep_prefill;   /* a prompt that is computed layer by layer; 0 is none */
 
@@ -327,6 +380,40 @@ int skep_events_open(skep_store s, uint64_t epoch, uint64_t seq, int snapshot, s
  * is closed; 24: the server is gone, and who goes on opens anew with the last event's seq + 1. */
 int skep_events_next(skep_events e, int64_t timeout_ms, skep_event *into, uint32_t n, uint32_t *got, skep_error *err);
 int skep_events_close(skep_events e, skep_error *err);
+
+/* A block of several parts, from as many writers as it has: parts of n names and sizes, "kv" the usual one, which a block is
+ * found with when all of it is written. Who does not commit it within life_ms (0: a minute) has it aborted. (SKEP_VERSION 8,
+ * with all up to skep_load_part.) */
+int skep_begin(skep_store s, const skep_scope *scope, const void *parent, uint32_t depth, const void *key, const skep_part *parts,
+               uint32_t n, int64_t life_ms, skep_writer *out, skep_error *err);
+/* Copies bytes to offset of a part. Any thread may; ranges come in any order and do not overlap. */
+int skep_write(skep_writer w, const char *part, int64_t offset, const void *bytes, int64_t n, int64_t timeout_ms, skep_error *err);
+/* Stores the block, waiting as skep_save does, or, with accepted 1, as skep_save_accepted, and ends the writer. outcome and
+ * reason, which may be NULL, are as of skep_save. Error 1: a byte was not written, and the writer goes on. */
+int skep_commit(skep_writer w, int accepted, int64_t timeout_ms, uint8_t *outcome, uint8_t *reason, skep_error *err);
+/* Drops what was written, and ends the writer. */
+int skep_abort(skep_writer w, skep_error *err);
+/* Loads a part of each of n blocks, as skep_load does. */
+int skep_load_part(skep_store s, const skep_scope *scope, const char *part, const void *keys, uint32_t n, uint64_t lease,
+                   void *const *blocks, const int64_t *lengths, int64_t timeout_ms, uint8_t *results, skep_error *err);
+
+/* What follows does calls side by side without a thread of the program's for each: operations are submitted, and drained
+ * when they are over. Any thread may submit and drain. */
+
+/* Makes a queue of depth operations, 1 to 4096, that are under way or not yet drained. *eventfd, where it is not NULL, is a
+ * descriptor that can be read, as poll and epoll say, while there is something to drain: of the queue's, not to be read or
+ * closed. Error 19: not on this system. (SKEP_VERSION 8, with all of queues.) */
+int skep_queue_open(skep_store s, uint32_t depth, skep_queue *out, int *eventfd, skep_error *err);
+/* Begins operations, in order, until the queue is full or one is wrong: *taken of n. A full queue is no error; a wrong
+ * operation is, and *taken says which. It does not wait. They run side by side: one that needs another's result is
+ * submitted when that was drained. Operations, keys, salts and lists of addresses are copied. The blocks' memory, results
+ * and reasons are the library's until the operation is drained; of one that ends with code 18, as with skep_load. */
+int skep_submit(skep_queue q, const skep_op *ops, uint32_t n, uint32_t *taken, skep_error *err);
+/* Takes *got of what is over, at most n, each once, and writes their results. It does not wait. */
+int skep_drain(skep_queue q, skep_done *into, uint32_t n, uint32_t *got, skep_error *err);
+/* Ends what is under way, and the queue; what was not drained is gone. skep_close does it, too. Error 18: not all is over,
+ * call it again; until it has returned 0 no memory of operations is the caller's. timeout_ms 0: 30 s. */
+int skep_queue_close(skep_queue q, int64_t timeout_ms, skep_error *err);
 
 /* Whether drives write to memory of this process: 0 they do, into any of an embedded store, into skep_shared_alloc's of
  * a server. Else the code and the text say why not: 19 there is no shared memory, or why the server did not take it. */

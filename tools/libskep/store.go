@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/skepkv/skep"
@@ -82,6 +83,9 @@ type opened struct {
 }
 
 const op = "libskep"
+
+// last is the last number that was given to something a C program has.
+var last atomic.Uint64
 
 // patience is how long a call may take that does not say.
 const patience = 30 * time.Second

@@ -145,7 +145,7 @@ def chunk_rounds(engine, keys):
 def vllm(socket, directory):
     sys.setdlopenflags(os.RTLD_LAZY | os.RTLD_GLOBAL)
     sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "tests"))
-    from test_vllm_real import Engine, chain
+    from vllm_engine import Engine, chain
 
     url = "unix:" + socket
     engines = {

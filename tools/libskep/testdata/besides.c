@@ -138,6 +138,46 @@ static void events(void) {
 	must(skep_namespace_delete(store, other.namespace_id, 0, &err), "delete the namespace"); /* and the store closes the stream */
 }
 
+/* A block of two parts, written out of order by pieces. */
+static void parts(void) {
+	static uint8_t kv[3 * LENGTH], state[100], into[3 * LENGTH];
+	skep_part both[] = {{"kv", sizeof kv}, {"state", sizeof state}};
+	void *at[1] = {into};
+	int64_t length = sizeof kv;
+	uint8_t key[SKEP_KEY] = "a block of two parts", outcome = 9, reason = 9;
+	skep_writer w;
+	for (size_t i = 0; i < sizeof kv; i++)
+		kv[i] = (uint8_t)(i * 7 + (i >> 8));
+	memset(state, 's', sizeof state);
+	must(skep_begin(store, &scope, 0, 0, key, both, 2, 0, &w, &err), "begin");
+	must(skep_write(w, "kv", LENGTH, kv + LENGTH, 2 * LENGTH, 0, &err), "write");
+	must(skep_write(w, "state", 0, state, sizeof state, 0, &err), "write");
+	check(skep_commit(w, 0, 0, &outcome, &reason, &err) == INVALID, "not all is written");
+	must(skep_write(w, "kv", 0, kv, LENGTH, 0, &err), "write");
+	check(skep_write(w, "none", 0, kv, 1, 0, &err) == INVALID, "a part that it has not");
+	must(skep_commit(w, 0, 0, &outcome, &reason, &err), "commit");
+	check(outcome == 1 && reason == 0 && skep_commit(w, 0, 0, 0, 0, &err) == INVALID, "it is stored, and over");
+	must(skep_load(store, &scope, key, 1, 0, at, &length, 0, results, &err), "load");
+	check(results[0] == 0 && !memcmp(into, kv, sizeof kv), "every byte");
+	length = sizeof state;
+	must(skep_load_part(store, &scope, "state", key, 1, 0, at, &length, 0, results, &err), "load the other part");
+	check(results[0] == 0 && !memcmp(into, state, sizeof state), "every byte of it");
+	must(skep_load_part(store, &scope, "none", key, 1, 0, at, &length, 0, results, &err), "load a part that it has not");
+	check(results[0] != 0, "it is not there");
+	check(skep_load_part(store, &scope, "", key, 1, 0, at, &length, 0, results, &err) == INVALID, "a part of no name");
+
+	key[0] = 'b';
+	must(skep_begin(store, &scope, 0, 0, key, both, 2, 1000, &w, &err), "begin");
+	must(skep_abort(w, &err), "abort");
+	must(skep_exists(store, &scope, key, 1, 0, results, &err), "exists");
+	check(results[0] == 0 && skep_abort(w, &err) == INVALID, "nothing is left");
+	both[1].name = 0;
+	check(skep_begin(store, &scope, 0, 0, key, both, 2, 0, &w, &err) == INVALID, "a part without a name");
+	check(skep_begin(store, &scope, 0, 0, key, both, 0, 0, &w, &err) == INVALID, "no parts");
+	both[1].name = "state";
+	must(skep_begin(store, &scope, 0, 0, key, both, 2, 0, &w, &err), "one that the store closes");
+}
+
 static void purges(void) {
 	skep_scope salted = {scope.namespace_id, 4, "salt"};
 	uint32_t id = scope.namespace_id;
@@ -176,6 +216,7 @@ int main(int argc, char **argv) {
 	lists();
 	statistics();
 	events();
+	parts();
 	purges();
 	must(skep_close(store, &err), "close");
 	puts("hinted, listed, counted and purged");

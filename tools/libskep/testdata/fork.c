@@ -65,6 +65,15 @@ static int in_child(skep_store s) {
 	REFUSED(skep_events_open(s, 0, 0, 0, &at, &err));
 	REFUSED(skep_events_next(1, 0, 0, 0, &n, &err));
 	REFUSED(skep_events_close(1, &err));
+	REFUSED(skep_begin(s, &scope, 0, 0, key, 0, 0, 0, &at, &err));
+	REFUSED(skep_write(1, "kv", 0, key, 1, 0, &err));
+	REFUSED(skep_commit(1, 0, 0, 0, 0, &err));
+	REFUSED(skep_abort(1, &err));
+	REFUSED(skep_load_part(s, &scope, "kv", key, 1, 0, 0, 0, 0, state, &err));
+	REFUSED(skep_queue_open(s, 1, &at, &fd, &err));
+	REFUSED(skep_submit(1, 0, 0, &n, &err));
+	REFUSED(skep_drain(1, 0, 0, &n, &err));
+	REFUSED(skep_queue_close(1, 0, &err));
 	REFUSED(skep_direct(s, 0, &err));
 	REFUSED(skep_restore(s, &scope, key, 1, 0, 1, 0, 0, 0, &n, &err));
 	REFUSED(skep_restore_begin(s, &scope, key, 1, 0, 1, 0, 0, 0, 0, 0, &r, &err));

@@ -8,6 +8,13 @@ sys.setdlopenflags(os.RTLD_LAZY | os.RTLD_GLOBAL)
 
 import unittest  # noqa: E402
 
-names = sys.argv[1:] or ["test_events_real", "test_vllm_real", "test_sglang_real", "test_lmcache_real", "test_lmcache_resp_real"]
+names = sys.argv[1:] or [
+    "test_events_real",
+    "test_vllm_real",
+    "test_vllm_trouble_real",
+    "test_sglang_real",
+    "test_lmcache_real",
+    "test_lmcache_resp_real",
+]
 result = unittest.TextTestRunner(verbosity=2).run(unittest.defaultTestLoader.loadTestsFromNames(names))
 sys.exit(not result.wasSuccessful() or bool(result.skipped) or result.testsRun == 0)

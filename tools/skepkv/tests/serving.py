@@ -38,8 +38,20 @@ def certificate(directory, name="server"):
 class Server:
     """A server of a store in a directory of its own, until stop. It can be killed and started again."""
 
-    def __init__(self, token=False, capacity="512MiB", block="", tls=False, events=False, bucket=None, lockstep=False, shared=""):
-        self.capacity = capacity
+    def __init__(
+        self,
+        token=False,
+        capacity="512MiB",
+        block="",
+        tls=False,
+        events=False,
+        bucket=None,
+        lockstep=False,
+        shared="",
+        devices=1,
+        rights="read, write",
+    ):
+        self.capacity, self.devices = capacity, devices
         self.environment = {**os.environ, **({"SKEP_STORE_BLOCK_BYTES": block} if block else {})}
         if shared:
             self.environment["SKEP_LIMITS_SHARED_BYTES"] = shared
@@ -54,7 +66,9 @@ class Server:
             self.config = os.path.join(self.dir, "config.yaml")
             with open(self.config, "w", encoding="utf-8") as f:
                 f.write(
-                    "credentials:\n  - {name: test, tenant: mine, rights: [read, write], token_sha256: "
+                    "credentials:\n  - {name: test, tenant: mine, rights: ["
+                    + rights
+                    + "], token_sha256: "
                     + hashlib.sha256(TOKEN.encode()).hexdigest()
                     + "}\n"
                 )
@@ -81,7 +95,7 @@ class Server:
             "--dir",
             os.path.join(self.dir, "store"),
             "--file-devices",
-            "1",
+            str(self.devices),
             "--capacity",
             self.capacity,
             "--http",

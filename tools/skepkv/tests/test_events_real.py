@@ -11,7 +11,7 @@ from serving import Server, eventually
 try:
     import msgspec
     import zmq
-    from test_vllm_real import Engine, chain
+    from vllm_engine import Engine, chain
     from vllm.distributed import kv_events
     from vllm.utils.hashing import sha256
     from vllm.v1.core import kv_cache_utils

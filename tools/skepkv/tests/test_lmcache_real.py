@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import mmap
 import os
 import re
 import select
@@ -20,6 +21,7 @@ try:
     import torch
     from lmcache.v1.distributed.api import GroupedObjectKeys, MemoryLayoutDesc, ObjectKey, PrefetchTaskSpec
     from lmcache.v1.distributed.config import parse_args
+    from lmcache.v1.distributed.internal_api import L1MemoryDesc
     from lmcache.v1.distributed.l2_adapters import create_l2_adapter
     from lmcache.v1.distributed.l2_adapters.config import add_l2_adapters_args, parse_args_to_l2_adapters_config
     from lmcache.v1.distributed.storage_manager import StorageManager
@@ -81,11 +83,11 @@ def spec(form, **params):
 PATIENT = {what + "_timeout": 120 for what in ("get", "set", "exists", "delete")}
 
 
-def create(given):
-    """What LMCache makes of --l2-adapter."""
+def create(given, memory=None):
+    """What LMCache makes of --l2-adapter, and of its own memory."""
     parser = add_l2_adapters_args(argparse.ArgumentParser())
     config = parse_args_to_l2_adapters_config(parser.parse_args(["--l2-adapter", json.dumps(given)]))
-    return create_l2_adapter(config.adapters[0])
+    return create_l2_adapter(config.adapters[0], l1_memory_desc=memory)
 
 
 def adapter(form, **params):
@@ -204,6 +206,39 @@ class TestPlugin(TestNativePlugin):
         e = Engine(a, SIZE)
         self.assertTrue(e.store([0, 1]).is_successful())
         self.assertEqual((e.lookup([0, 1, 2]), e.load([0, 1])), ([True, True, False], [True, True]))
+
+    def test_drives_read_into_lmcaches_own_memory(self):
+        n, size = 8, 1 << 20
+        with open(f"/dev/shm/skepkv-test-{os.getpid()}-l1", "x+b") as f:
+            os.unlink(f.name)
+            f.truncate(n * size)
+            shared = mmap.mmap(f.fileno(), 0)
+        for memory, straight in ((shared, True), (mmap.mmap(-1, n * size, flags=mmap.MAP_PRIVATE), False)):
+            raw = torch.frombuffer(memory, dtype=torch.uint8)
+            desc = L1MemoryDesc(ptr=raw.data_ptr(), size=n * size, align_bytes=4096)
+            a = create(spec("plugin", url=self.server.url, shared_bytes=4 << 20), desc)
+            self.addCleanup(a.close)
+            e, numbers = Engine(a, size), range(100 * straight, 100 * straight + n)
+            places = [raw[i * size : (i + 1) * size] for i in range(n)]
+            for i, place in zip(numbers, places):
+                place.copy_(chunk(i, size=size).raw_data)
+            for again in range(2):
+                task = a.submit_store_task(e.keys(numbers), objects(places))
+                stored = e.wait(a.get_store_event_fd(), lambda: a.pop_completed_store_tasks().get(task))
+                self.assertTrue(stored.is_successful())
+                raw.zero_()
+                task = a.submit_load_task(e.keys(numbers), objects(places))
+                loaded = e.wait(a.get_load_event_fd(), lambda: a.query_load_result(task))
+                self.assertEqual([loaded.test(j) for j in range(n)], [True] * n)
+                for i, place in zip(numbers, places):
+                    self.assertTrue(torch.equal(place, chunk(i, size=size).raw_data), f"chunk {i}")
+                self.assertEqual(a._skep._region.shared, straight)
+                if straight and not again:  # another server has the memory next
+                    self.server.kill()
+                    self.assertEqual(e.lookup(numbers), [False] * n)
+                    self.server.start()
+                    eventually(lambda: e.store([999]).is_successful())
+                    eventually(lambda: e.store(numbers).is_successful() and a._skep._region.shared)
 
     def test_both_adapters_share_a_cache(self):
         e, native = self.engine(), self.engine("native_plugin")

@@ -20,10 +20,12 @@ from typing import Any, Mapping
 from . import errors
 from ._events import Event, Events
 from ._library import library
+from ._queue import Done, Queue
 from ._store import Found, Lease, Memory, Registered, Restored, Space, Store, Stored
 from .errors import Forked, Invalid, NotReleased, SkepError
 
 __all__ = [
+    "Done",
     "Event",
     "Events",
     "Forked",
@@ -32,6 +34,7 @@ __all__ = [
     "Lease",
     "Memory",
     "NotReleased",
+    "Queue",
     "Registered",
     "Restored",
     "SkepError",

@@ -51,6 +51,41 @@ class EventStruct(c.Structure):
     ]
 
 
+class OpStruct(c.Structure):
+    _fields_ = [
+        ("size", c.c_uint32),
+        ("what", c.c_uint32),
+        ("tag", c.c_uint64),
+        ("scope", c.POINTER(Scope)),
+        ("keys", c.c_char_p),
+        ("parent", c.c_char_p),
+        ("n", c.c_uint32),
+        ("depth", c.c_uint32),
+        ("blocks", c.c_void_p),
+        ("lengths", c.c_void_p),
+        ("lease", c.c_uint64),
+        ("lease_ms", c.c_int64),
+        ("bytes", c.c_int64),
+        ("timeout_ms", c.c_int64),
+        ("future", c.POINTER(Hints)),
+        ("results", c.c_void_p),
+        ("reasons", c.c_void_p),
+    ]
+
+
+class DoneStruct(c.Structure):
+    _fields_ = [
+        ("tag", c.c_uint64),
+        ("code", c.c_int32),
+        ("what", c.c_uint32),
+        ("blocks", c.c_int64),
+        ("tokens", c.c_int64),
+        ("bytes", c.c_int64),
+        ("lease", c.c_uint64),
+        ("message", c.c_char * 80),
+    ]
+
+
 class FoundStruct(c.Structure):
     _fields_ = [("blocks", c.c_int64), ("tokens", c.c_int64), ("bytes", c.c_int64), ("lease", c.c_uint64)]
 
@@ -121,6 +156,10 @@ _CALLS: dict[str, tuple] = {
     "events_open": (c.c_uint64, c.c_uint64, c.c_uint64, c.c_int, c.POINTER(c.c_uint64)),
     "events_next": (c.c_uint64, c.c_int64, c.c_void_p, c.c_uint32, c.POINTER(c.c_uint32)),
     "events_close": (c.c_uint64,),
+    "queue_open": (c.c_uint64, c.c_uint32, c.POINTER(c.c_uint64), c.POINTER(c.c_int)),
+    "submit": (c.c_uint64, c.POINTER(OpStruct), c.c_uint32, c.POINTER(c.c_uint32)),
+    "drain": (c.c_uint64, c.POINTER(DoneStruct), c.c_uint32, c.POINTER(c.c_uint32)),
+    "queue_close": (c.c_uint64, c.c_int64),
     "direct": (c.c_uint64, c.c_int64),
     "shared_alloc": (c.c_uint64, c.c_int64, _pointers, c.POINTER(c.c_int), c.POINTER(c.c_int64)),
     "shared_free": (c.c_uint64, c.c_void_p),

@@ -8,16 +8,20 @@ renewed, because this process was killed or hangs, ends by itself after `lease` 
 from __future__ import annotations
 
 import collections
+import contextlib
+import ctypes
 import heapq
+import os
 import threading
 import time
-from typing import Any, Callable, Iterable, NamedTuple
+from typing import Any, Callable, Iterable, Iterator, NamedTuple
 
 from lmcache.lmcache_native import Bitmap
 from lmcache.v1.distributed.internal_api import L2StoreResult
 from lmcache.v1.distributed.l2_adapters.base import L2AdapterInterface
 
-from . import Lease, SkepError, errors
+from . import Lease, SkepError, Space, Store, errors
+from ._region import Region
 from .lmcache import Calls, Job, log
 
 _MOST_RESULTS = 65536  # that LMCache has not asked for: it gives lookups up
@@ -200,7 +204,9 @@ class _Plugin(Calls):
 
     _eventfds = 3
 
-    def __init__(self, adapter: "Adapter", lease: float = 10.0, lock_timeout: float = 120.0, **options: Any) -> None:
+    def __init__(
+        self, adapter: "Adapter", memory: Any = None, lease: float = 10.0, lock_timeout: float = 120.0, **options: Any
+    ) -> None:
         for name, s, most in (("lease", lease, 600), ("lock_timeout", lock_timeout, 86400)):
             if isinstance(s, bool) or not isinstance(s, (int, float)) or not 0.01 <= s <= most:
                 raise ValueError(f"{name} is {s!r} s, must be 0.01 to {most}")
@@ -209,7 +215,10 @@ class _Plugin(Calls):
         self._bare = False
         self.results: list[collections.OrderedDict[int, Any]] = [collections.OrderedDict() for _ in range(3)]
         self._sizes: collections.OrderedDict[Any, int] = collections.OrderedDict()
+        self._region: Region | None = None
         super().__init__(**options)
+        if memory is not None and self._url.startswith("unix:") and self._shared != 0:
+            self._region = _region(memory)
 
     def submit(self, kind: int, keys: list[Any], objects: list[Any], over: threading.Event | None = None) -> int:
         writes, within, do = (
@@ -231,8 +240,44 @@ class _Plugin(Calls):
         return self._submit(self._writes if writes else self._reads, within, names, views, do, of)
 
     def close(self) -> None:
+        with self._lock:
+            region, self._region = self._region, None
+        if region is not None and os.getpid() == self._pid:
+            region.close(self._store, 1.0)
         super().close()
         self.locks.close()
+
+    def _drop(self, store: Store | None) -> None:
+        try:
+            if store is not None:
+                store.close()
+        except errors.NotReleased as e:  # drives may write to LMCache's memory for good: nobody else is given it
+            with self._lock:
+                self._region = None
+            self._complain("close", str(e))
+        except SkepError as e:
+            self._complain("close", str(e))
+        with self._lock:
+            region = self._region
+        if region is not None:
+            region.forget()
+
+    @contextlib.contextmanager
+    def _straight(self, space: Space, job: Job) -> Iterator[None]:
+        store, sure = space._store, True
+        with self._lock:
+            region = self._region
+        if region is None or not region.lend(store, min(5.0, self._left(job))):
+            yield
+            return
+        try:
+            yield
+        except SkepError as e:
+            # Invalid: LMCache's file was cut short, and the server takes no more of it.
+            sure = not isinstance(e, errors.NotReleased) and e.code != errors.INVALID
+            raise
+        finally:
+            region.back(store, sure)
 
     def _renew_locks(self) -> None:
         super()._renew_locks()
@@ -282,7 +327,8 @@ class _Plugin(Calls):
                 stored[at[j]] = ok
             if not todo:
                 return
-            became = space.put([names[j] for j in todo], [job.views[at[j]] for j in todo], timeout=self._left(job))
+            with self._straight(space, job):
+                became = space.put([names[j] for j in todo], [job.views[at[j]] for j in todo], timeout=self._left(job))
             for j, outcome, reason in zip(todo, *became):
                 stored[at[j]] = outcome != 0
                 why = why or ("" if outcome else f"declined: {errors.name_of(reason)}")
@@ -364,6 +410,16 @@ class _Plugin(Calls):
             log.warning("skep: LMCache's listener: %s: %s", type(e).__name__, e)
 
 
+def _region(desc: Any) -> Region | None:
+    """LMCache's own memory, as far as it stays where it is, to be shared with the server."""
+    try:
+        n = desc.stable_registration_size or desc.size
+        return Region((ctypes.c_ubyte * n).from_address(desc.ptr), log)
+    except (AttributeError, TypeError, ValueError) as e:
+        log.warning("skep: what is moved is copied once, as LMCache's memory cannot be shared: %s", e)
+        return None
+
+
 def name(key: Any) -> str:
     """A key as native_plugin writes it: both share a cache."""
     text = f"{key.model_name}@{key.kv_rank:08x}@{key.object_group_id:x}@{key.chunk_hash.hex()}"
@@ -378,7 +434,7 @@ class Adapter(L2AdapterInterface):
 
     def __init__(self, params: dict[str, Any], l1_memory_desc: Any = None) -> None:
         super().__init__()
-        self._skep = _Plugin(self, **params)
+        self._skep = _Plugin(self, l1_memory_desc, **params)
 
     def get_store_event_fd(self) -> int:
         return self._skep._fds[_STORE]

@@ -115,6 +115,12 @@ class Region:
         self._with = None
         return True
 
+    def forget(self) -> None:
+        """Notes that the store is closed, and that nobody uses the memory any more: another store may."""
+        with self._cond:
+            self._with, self._busy = None, False
+            self._cond.notify_all()
+
     def close(self, store: Store | None, timeout: float) -> None:
         """Has the server unmap it, where no call uses it any more. Where that is not so in time the memory stays mapped,
         and nobody may use it for anything else."""

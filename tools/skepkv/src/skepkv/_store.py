@@ -6,11 +6,14 @@ import ctypes as c
 import json
 import time
 import weakref
-from typing import Any, Callable, Iterator, NamedTuple, Sequence, TypeVar
+from typing import TYPE_CHECKING, Any, Callable, Iterator, NamedTuple, Sequence, TypeVar
 
 from . import errors
 from ._events import Events
 from ._library import KEY, FoundStruct, Held, Hints, Scope, array, joined, library
+
+if TYPE_CHECKING:
+    from ._queue import Queue
 
 _T = TypeVar("_T")
 # Memory that a drive may use yet, of stores that were closed. It is kept until the process ends.
@@ -469,6 +472,12 @@ class Store:
         """Follows what happens to blocks: from now on, from behind an event's (epoch, seq) on, or first of all that are
         stored."""
         return Events(self._number, after, snapshot)
+
+    def queue(self, depth: int = 64) -> "Queue":
+        """A queue of calls that run side by side, without a thread for each."""
+        from ._queue import Queue
+
+        return Queue(self, depth)
 
     def close(self) -> None:
         """Ends what is under way and closes the store. In a forked process it does nothing: the store is the

@@ -1,0 +1,149 @@
+//go:build cgo
+
+package main
+
+/*
+#define SKEP_NO_PROTOTYPES
+#define SKEP_NO_WORD
+#include "skep.h"
+*/
+import "C"
+
+import (
+	"fmt"
+	"sync"
+	"unsafe"
+
+	"github.com/skepkv/skep"
+)
+
+// writing is a block that a C program writes.
+type writing struct {
+	of *opened
+	w  skep.BlockWriter
+}
+
+var writers sync.Map // of *writing, by number
+
+func writerOf(w C.skep_writer) (*writing, error) {
+	if x, ok := writers.Load(uint64(w)); ok {
+		return x.(*writing), nil
+	}
+	return nil, skep.Invalidf(op, "writer", uint64(w), "one that was begun and neither committed nor aborted")
+}
+
+// forgetWriters forgets those of a store that is closed, which drops what they wrote.
+func (o *opened) forgetWriters() {
+	writers.Range(func(id, x any) bool {
+		if x.(*writing).of == o {
+			writers.Delete(id)
+		}
+		return true
+	})
+}
+
+//export skepgo_begin
+func skepgo_begin(s C.skep_store, sc *C.skep_scope, parent unsafe.Pointer, depth C.uint32_t, key unsafe.Pointer,
+	parts *C.skep_part, n C.uint32_t, lifeMs C.int64_t, out *C.skep_writer, e *C.skep_error) (rc C.int) {
+	var err error
+	defer func() { rc = fail(e, &err) }()
+	o, scope, keys, err := asked(s, sc, key, 1)
+	if err != nil {
+		return
+	}
+	if out == nil {
+		err = errNowhere
+		return
+	}
+	if n < 1 || n > skep.MaxParts || parts == nil {
+		err = skep.Invalidf(op, "parts", int(n), fmt.Sprintf("1 to %d, and an address", skep.MaxParts))
+		return
+	}
+	r := &skep.BeginRequest{Scope: scope, Key: keys[0], Depth: int(depth)}
+	if lifeMs > 0 {
+		r.Timeout = span(int64(lifeMs))
+	}
+	if parent != nil {
+		k := *(*skep.Key)(parent)
+		r.Parent = &k
+	}
+	for i, p := range unsafe.Slice(parts, int(n)) {
+		if p.name == nil {
+			err = skep.Invalidf(op, fmt.Sprintf("name of part %d", i), "NULL", "an address")
+			return
+		}
+		r.Manifest = append(r.Manifest, skep.PartSpec{Name: C.GoString(p.name), Size: int64(p.bytes)})
+	}
+	ctx, cancel := within(0)
+	defer cancel()
+	w, err := o.Begin(ctx, r)
+	if err == nil {
+		id := last.Add(1)
+		writers.Store(id, &writing{o, w})
+		*out = C.skep_writer(id)
+	}
+	return
+}
+
+//export skepgo_write
+func skepgo_write(w C.skep_writer, part *C.char, offset C.int64_t, bytes unsafe.Pointer, n, timeoutMs C.int64_t,
+	e *C.skep_error) (rc C.int) {
+	var err error
+	defer func() { rc = fail(e, &err) }()
+	var x *writing
+	if x, err = writerOf(w); err != nil {
+		return
+	}
+	if part == nil || bytes == nil || n < 1 || int64(n) > skep.MaxPartBytes {
+		err = skep.Invalidf(op, "bytes of a part", int64(n), fmt.Sprintf("1 to %d, and addresses", skep.MaxPartBytes))
+		return
+	}
+	ctx, cancel := within(timeoutMs)
+	defer cancel()
+	err = x.w.Write(ctx, C.GoString(part), int64(offset), unsafe.Slice((*byte)(bytes), int64(n)))
+	return
+}
+
+//export skepgo_commit
+func skepgo_commit(w C.skep_writer, accepted C.int, timeoutMs C.int64_t, outcome, reason *C.uint8_t,
+	e *C.skep_error) (rc C.int) {
+	var err error
+	defer func() { rc = fail(e, &err) }()
+	var x *writing
+	if x, err = writerOf(w); err != nil {
+		return
+	}
+	ack := skep.AckCommitted
+	if accepted != 0 {
+		ack = skep.AckAccepted
+	}
+	ctx, cancel := within(timeoutMs)
+	defer cancel()
+	res, err := x.w.Commit(ctx, ack)
+	if skep.KindOf(err) == skep.Invalid { // it is open yet
+		return
+	}
+	writers.Delete(uint64(w))
+	if outcome != nil {
+		*outcome = C.uint8_t(res.Outcome)
+	}
+	if reason != nil {
+		*reason = C.uint8_t(res.Reason)
+	}
+	return
+}
+
+//export skepgo_abort
+func skepgo_abort(w C.skep_writer, e *C.skep_error) (rc C.int) {
+	var err error
+	defer func() { rc = fail(e, &err) }()
+	var x *writing
+	if x, err = writerOf(w); err != nil {
+		return
+	}
+	writers.Delete(uint64(w))
+	ctx, cancel := timeout(10_000)
+	defer cancel()
+	err = x.w.Abort(ctx)
+	return
+}

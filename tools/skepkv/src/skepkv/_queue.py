@@ -1,0 +1,169 @@
+"""Calls side by side without a thread for each."""
+
+from __future__ import annotations
+
+import ctypes as c
+import itertools
+from typing import Any, NamedTuple, Sequence
+
+from . import _store, errors
+from ._library import KEY, DoneStruct, Held, OpStruct, Scope, array, joined, library
+from ._store import Lease, Space, Store, _ms
+
+_LOOKUP, _LOOKUP_EACH, _EXISTS, _LOAD, _SAVE, _ACCEPTED, _DELETE = 1, 2, 3, 5, 6, 7, 8
+
+
+class Done(NamedTuple):
+    """A call that is over. `tag` is what its submission returned; `code` is 0, else that of the SkepError which the
+    call of Space would have raised, and `text` says more. `results` are those of each key: of put outcomes, with `reasons`,
+    of restore codes, of lookup_each 1 or 0, of exists tiers. `blocks` is how many were stored, landed, found or deleted."""
+
+    tag: int
+    code: int
+    text: str
+    blocks: int
+    results: bytes
+    reasons: bytes
+    lease: Lease
+
+
+class _Call:
+    """What a call has until it is drained."""
+
+    def __init__(self, space: Space, n: int, held: Held | None) -> None:
+        self.space, self.held = space, held
+        self.results, self.reasons = array(c.c_uint8, n)(), array(c.c_uint8, n)()
+
+
+class Queue:
+    """At most `depth` calls that are under way or not yet drained. `fileno` can be read, as a selector says, while there is
+    something to drain. Any thread may use it; it is a context manager.
+
+    Calls are Space's and return a tag at once, or None where the queue is full. They run side by side: one that needs
+    another's result is submitted when that was drained. Buffers are held until then. A lazy namespace is opened by the
+    first call, which waits for that."""
+
+    def __init__(self, store: Store, depth: int = 64) -> None:
+        number, fd = c.c_uint64(), c.c_int()
+        library().call("queue_open", store._number, depth, c.byref(number), c.byref(fd))
+        self._store, self._number, self._fd = store, number.value, fd.value
+        self._tags = itertools.count(1)
+        self._calls: dict[int, _Call] = {}
+
+    def fileno(self) -> int:
+        return self._fd
+
+    def lookup(self, space: Space, keys: Any, lease: float | None = None, timeout: float | None = None) -> int | None:
+        return self._submit(_LOOKUP, space, keys, timeout, lease=lease)
+
+    def lookup_each(
+        self, space: Space, keys: Any, lease: float | None = None, timeout: float | None = None
+    ) -> int | None:
+        return self._submit(_LOOKUP_EACH, space, keys, timeout, lease=lease)
+
+    def exists(self, space: Space, keys: Any, timeout: float | None = None) -> int | None:
+        return self._submit(_EXISTS, space, keys, timeout)
+
+    def delete(self, space: Space, keys: Any, timeout: float | None = None) -> int | None:
+        return self._submit(_DELETE, space, keys, timeout)
+
+    def put(
+        self,
+        space: Space,
+        keys: Any,
+        data: Sequence[Any],
+        parent: bytes | None = None,
+        depth: int = 0,
+        timeout: float | None = None,
+        accepted: bool = False,
+    ) -> int | None:
+        if parent is not None and len(parent) != KEY:
+            raise ValueError(f"parent has {len(parent)} bytes, must be {KEY}")
+        names = space._pair(keys, data)
+        what, held = _ACCEPTED if accepted else _SAVE, Held(data, False)
+        return self._submit(what, space, names, timeout, held=held, parent=parent, depth=depth)
+
+    def restore(
+        self, space: Space, keys: Any, into: Sequence[Any], lease: Lease | None = None, timeout: float | None = None
+    ) -> int | None:
+        names, number = space._pair(keys, into), lease.number if lease is not None else 0
+        return self._submit(_LOAD, space, names, timeout, held=Held(into, True), number=number)
+
+    def _submit(
+        self,
+        what: int,
+        space: Space,
+        keys: Any,
+        timeout: float | None,
+        lease: float | None = None,
+        held: Held | None = None,
+        parent: bytes | None = None,
+        depth: int = 0,
+        number: int = 0,
+    ) -> int | None:
+        names = joined(keys)
+        call, taken = _Call(space, len(names) // KEY, held), c.c_uint32()
+        tag = next(self._tags)
+        self._calls[tag] = call  # before another thread may drain it
+        try:
+            if not space._number[0]:
+                space.open(timeout)
+            scope = space._scope()
+            op = OpStruct(size=c.sizeof(OpStruct), what=what, tag=tag, n=len(names) // KEY, depth=depth, lease=number)
+            op.scope, op.keys, op.parent = c.pointer(scope), names, parent
+            op.lease_ms, op.timeout_ms = -1 if lease is None else _ms(lease), _ms(timeout)
+            if held is not None:
+                op.blocks, op.lengths = c.cast(held.addresses, c.c_void_p), c.cast(held.lengths, c.c_void_p)
+            op.results, op.reasons = c.addressof(call.results), c.addressof(call.reasons)
+            library().call("submit", self._number, c.byref(op), 1, c.byref(taken))
+        finally:
+            if not taken.value:
+                del self._calls[tag]
+                if held is not None:
+                    held.release()
+        return tag if taken.value else None
+
+    def drain(self, most: int = 64) -> list[Done]:
+        """Takes what is over, each once. It does not wait."""
+        room, got = array(DoneStruct, most)(), c.c_uint32()
+        library().call("drain", self._number, room, most, c.byref(got))
+        return [self._done(room[i]) for i in range(got.value)]
+
+    def _done(self, d: DoneStruct) -> Done:
+        call = self._calls.pop(d.tag)
+        if call.held is not None:
+            if d.code == errors.NOT_RELEASED:
+                self._store._kept.append(call.held)
+            else:
+                call.held.release()
+        text, lease = d.message.decode(errors="replace"), Lease(self._store, d.lease)
+        if d.code == errors.NOT_FOUND and call.space._number:
+            call.space._number[0] = 0  # another store is there: the next call opens the namespace anew
+        return Done(d.tag, d.code, text, d.blocks, bytes(call.results), bytes(call.reasons), lease)
+
+    def close(self, timeout: float | None = None) -> None:
+        """Ends what is under way, and the queue. NotReleased: buffers are in use yet, and are held until the store is
+        closed."""
+        number, self._number = self._number, 0
+        if not number or library().forked():
+            return
+        calls, self._calls = self._calls, {}
+        held = [call.held for call in calls.values() if call.held is not None]
+        if not self._store._number:  # closing the store has ended it
+            if self._store._unsure is not None:
+                _store._kept.extend(held)
+                return
+        else:
+            try:
+                library().call("queue_close", number, _ms(timeout))
+            except errors.SkepError:
+                self._store._kept.extend(held)
+                raise
+        for h in held:
+            h.release()
+
+    def __enter__(self) -> "Queue":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

@@ -1,0 +1,116 @@
+"""Queues: calls that are submitted and drained."""
+
+import os
+import selectors
+import unittest
+
+import skepkv
+from serving import Server, eventually
+from test_store import MISSING, block, key
+
+
+class Queues(unittest.TestCase):
+    def setUp(self):
+        self.server = Server()
+        self.addCleanup(self.server.stop)
+        self.store = skepkv.connect(self.server.url)
+        self.addCleanup(self.store.close)
+        self.space = self.store.namespace("n")
+        self.queue = self.store.queue(4)
+        self.addCleanup(self.queue.close)
+
+    def wait(self, *tags):
+        """What became of calls, as an engine's loop waits for them."""
+        done = {}
+        with selectors.DefaultSelector() as s:
+            s.register(self.queue, selectors.EVENT_READ)
+            while set(tags) - set(done):
+                self.assertTrue(s.select(60), "nothing came")
+                done.update((d.tag, d) for d in self.queue.drain())
+            self.assertEqual(s.select(0), [], "all is drained")
+        return [done[tag] for tag in tags]
+
+    def test_blocks_there_and_back(self):
+        keys, data = [key(i) for i in range(4)], [block(i, 1 + i * 9000) for i in range(4)]
+        put = [self.queue.put(self.space, [k], [b]) for k, b in zip(keys, data)]
+        self.assertIsNone(self.queue.exists(self.space, keys), "it is full until some are drained")
+        self.assertEqual([(d.code, d.results, d.blocks) for d in self.wait(*put)], [(0, b"\1", 1)] * 4)
+        into = [bytearray(len(b)) for b in [*data, b"x"]]
+        restored, there, found = self.wait(
+            self.queue.restore(self.space, [*keys, key(9)], into),
+            self.queue.exists(self.space, [key(9), *keys]),
+            self.queue.lookup_each(self.space, [key(9), *keys], lease=5),
+        )
+        self.assertEqual((restored.blocks, restored.results[:4]), (4, bytes(4)))
+        self.assertIn(restored.results[4], MISSING)
+        self.assertEqual(into[:4], data)
+        into[0].extend(b"x")  # nobody holds it
+        self.assertEqual([t != 0 for t in there.results], [False, True, True, True, True])
+        self.assertEqual((found.results, bool(found.lease)), (b"\0\1\1\1\1", True))
+        found.lease.release()
+        (gone,) = self.wait(self.queue.delete(self.space, [keys[0], key(9)]))
+        self.assertEqual(gone.blocks, 1)
+
+    def test_a_chain_and_salts(self):
+        chain = self.store.namespace("chain", chained=True, lazy=True).salted(b"salt")
+        keys = [key(i) for i in range(3)]
+        (first,) = self.wait(self.queue.put(chain, keys[:1], [block(0)]))
+        self.assertEqual((first.code, first.blocks), (0, 1))
+        self.wait(self.queue.put(chain, keys[1:], [block(1), block(2)], parent=keys[0], depth=1, accepted=True))
+        (found,) = self.wait(self.queue.lookup(chain, keys))
+        self.assertEqual((found.blocks, bool(found.lease)), (3, False))
+
+    def test_what_is_wrong_is_refused_at_once(self):
+        with self.assertRaises(skepkv.Invalid):
+            self.store.queue(0)
+        with self.assertRaises(skepkv.Invalid):
+            self.queue.put(self.space, [key(0)], [b""])
+        with self.assertRaisesRegex(ValueError, "2 keys and 1 blocks"):
+            self.queue.restore(self.space, [key(0)] * 2, [bytearray(1)])
+        with self.assertRaisesRegex(BufferError, "writable"):
+            self.queue.restore(self.space, [key(0)], [b"x"])
+        self.assertEqual(self.queue._calls, {})
+
+    def test_a_queue_outlives_its_server(self):
+        self.server.kill()
+        (done,) = self.wait(self.queue.exists(self.space, [key(0)], timeout=20))
+        self.assertEqual(done.code, skepkv.errors.UNAVAILABLE)
+        self.assertIn("unavailable", done.text)
+        self.server.start()
+
+        def stored():
+            try:
+                return self.wait(self.queue.put(self.space, [key(0)], [block(0)]))[0].blocks == 1
+            except skepkv.SkepError:  # the namespace is opened anew
+                return False
+
+        eventually(stored)
+
+    def test_a_closed_store_ends_its_queues(self):
+        store = skepkv.connect(self.server.url)
+        queue, into = store.queue(), bytearray(64 << 10)
+        queue.restore(store.namespace("n"), [key(0)], [into])
+        store.close()
+        queue.close()
+        into.extend(b"x")  # nobody holds it
+        with self.assertRaises(skepkv.Invalid):
+            queue.drain()
+
+    def test_a_forked_process_is_refused(self):
+        child = os.fork()
+        if child == 0:
+            code = 1
+            try:
+                try:
+                    self.queue.exists(self.space, [key(0)])
+                except skepkv.Forked:
+                    self.queue.close()
+                    code = 0
+            finally:
+                os._exit(code)
+        self.assertEqual(os.waitpid(child, 0)[1], 0)
+        self.assertEqual(self.wait(self.queue.exists(self.space, [key(0)]))[0].results, b"\0")
+
+
+if __name__ == "__main__":
+    unittest.main()
