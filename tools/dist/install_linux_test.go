@@ -51,6 +51,7 @@ func TestInstall(t *testing.T) {
 	t.Run("archive", func(t *testing.T) { archiveInstalls(t, found[kindArchive]) })
 	t.Run("image", func(t *testing.T) { imageRuns(t, found[kindImage]) })
 	t.Run("deb", func(t *testing.T) { debInstalls(t, found[kindDeb], found["libskep1"], found["libskep-dev"]) })
+	t.Run("boot", func(t *testing.T) { bootInstalls(t, found[kindDeb]) })
 	t.Run("library", func(t *testing.T) {
 		if found["library"] == "" {
 			t.Skip("libskep was not made")
@@ -117,8 +118,8 @@ func imageRuns(t *testing.T, file string) {
 	require.NoError(t, err, "the store is in the volume")
 }
 
-// cleanRoot is a small system of Debian that has seen nothing yet.
-func cleanRoot(t *testing.T) string {
+// cleanRoot is a small system of Debian that has seen nothing yet, and has these packages besides.
+func cleanRoot(t *testing.T, packages ...string) string {
 	t.Helper()
 	rooted(t)
 	if _, err := exec.LookPath("mmdebstrap"); err != nil {
@@ -130,7 +131,11 @@ func cleanRoot(t *testing.T) string {
 	if b, err := os.ReadFile("/etc/os-release"); err == nil && strings.Contains(string(b), "\nID=debian\n") {
 		suite = regexp(t, `(?m)^VERSION_CODENAME=(\w+)$`, string(b))
 	}
-	if _, err := output(".", nil, "mmdebstrap", "-q", "--variant=minbase", "--mode=root", suite, dir); err != nil {
+	args := []string{"-q", "--variant=minbase", "--mode=root"}
+	if len(packages) > 0 {
+		args = append(args, "--include="+strings.Join(packages, ","))
+	}
+	if _, err := output(".", nil, "mmdebstrap", append(args, suite, dir)...); err != nil {
 		t.Skipf("mmdebstrap could not make a clean root: %v", err)
 	}
 	if err := syscall.Mount("proc", filepath.Join(dir, "proc"), "proc", 0, ""); err != nil {
