@@ -13,6 +13,8 @@ import (
 // UnsupportedStore to be a Store that can do less. A wrapper embeds the Store it wraps, so that nothing is lost on the
 // way, and has Unwrap (see As).
 //
+// What is wrong whatever a Store holds is refused first, as Invalid.
+//
 // Besides what is said at each call, every call returns Closed once the Store is closed, Deadline when ctx ended first,
 // ReadOnly when it would change a Store that was opened for reading, and Failed once a Store takes no more changes. One
 // that goes over a connection may return Unavailable, Overloaded and Denied besides.
@@ -102,7 +104,30 @@ type Hint struct {
 	Steps   int           // steps to execution of the program that uses it (KVFlow)
 	TTL     time.Duration // worth nothing after this long (Continuum's time to live)
 	Program string        // whose blocks these are, for Stats and later hints
-	Drop    bool          // worth nothing from now on
+	Drop    bool          // worth nothing from now on; not with Pin
+}
+
+// Validate refuses a hint that is out of its limits, or says two things.
+func (h Hint) Validate() error {
+	const op, most = "hint", 365 * 24 * time.Hour
+	for _, f := range []struct {
+		field string
+		d     time.Duration
+		max   time.Duration
+	}{{"pin", h.Pin, MaxPin}, {"next use", h.NextUse, most}, {"time to live", h.TTL, most}} {
+		if f.d < 0 || f.d > f.max {
+			return Invalidf(op, f.field, f.d, "0 to "+f.max.String())
+		}
+	}
+	switch {
+	case h.Steps < 0 || h.Steps > 1<<20:
+		return Invalidf(op, "steps", h.Steps, "0 to 1048576")
+	case len(h.Program) > MaxNameSize:
+		return Invalidf(op, "program length in bytes", len(h.Program), MaxNameSize)
+	case h.Pin > 0 && h.Drop:
+		return Invalidf(op, "pin and drop", "both set", "one of them")
+	}
+	return nil
 }
 
 // MaxPin is the longest a hint may pin a block.

@@ -11,10 +11,7 @@ import (
 // node has to answer.
 func (s many) CountBlocks(ctx context.Context, id skep.NamespaceID) (int64, error) {
 	const op = "count blocks"
-	if err := s.begin(ctx, op); err != nil {
-		return 0, err
-	}
-	sp, err := s.spaces.get(op, id)
+	sp, err := s.enter(ctx, op, id)
 	if err != nil {
 		return 0, err
 	}
@@ -41,10 +38,7 @@ func (s many) ListKeys(ctx context.Context, id skep.NamespaceID, from uint64, co
 	if count < 1 {
 		return nil, 0, skep.Invalidf(op, "keys", count, "at least 1")
 	}
-	if err := s.begin(ctx, op); err != nil {
-		return nil, 0, err
-	}
-	sp, err := s.spaces.get(op, id)
+	sp, err := s.enter(ctx, op, id)
 	if err != nil {
 		return nil, 0, err
 	}

@@ -75,10 +75,7 @@ func (s many) LookupRuns(ctx context.Context, r *skep.RunsRequest) (out skep.Run
 
 // look looks runs of keys up, remembers where they end, and gives one lease of all that was found.
 func (s many) look(ctx context.Context, op string, sc skep.Scope, runs [][]skep.Key, a ask) (found []*finding, l skep.Lease, denied bool, err error) {
-	if err := s.begin(ctx, op); err != nil {
-		return nil, l, false, err
-	}
-	sp, err := s.spaces.get(op, sc.Namespace)
+	sp, err := s.enter(ctx, op, sc.Namespace)
 	if err != nil {
 		return nil, l, false, err
 	}

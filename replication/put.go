@@ -24,10 +24,7 @@ func (s many) Want(ctx context.Context, r *skep.WantRequest) ([]skep.Want, error
 	if r.Bytes < 0 {
 		return nil, skep.Invalidf(op, "bytes", r.Bytes, "at least 0")
 	}
-	if err := s.begin(ctx, op); err != nil {
-		return nil, err
-	}
-	sp, err := s.spaces.get(op, r.Namespace)
+	sp, err := s.enter(ctx, op, r.Namespace)
 	if err != nil {
 		return nil, err
 	}
@@ -110,10 +107,7 @@ func (s many) Put(ctx context.Context, r *skep.PutRequest) ([]skep.PutResult, er
 	if r.Ack != skep.AckCommitted && r.Ack != skep.AckAccepted {
 		return nil, skep.Invalidf(op, "ack", r.Ack, "committed or accepted")
 	}
-	if err := s.begin(ctx, op); err != nil {
-		return nil, err
-	}
-	sp, err := s.spaces.get(op, r.Namespace)
+	sp, err := s.enter(ctx, op, r.Namespace)
 	if err != nil {
 		return nil, err
 	}
@@ -360,10 +354,7 @@ func (s many) Begin(ctx context.Context, r *skep.BeginRequest) (skep.BlockWriter
 	if r.Timeout < 0 {
 		return nil, skep.Invalidf(op, "timeout", r.Timeout, "at least 0")
 	}
-	if err := s.begin(ctx, op); err != nil {
-		return nil, err
-	}
-	sp, err := s.spaces.get(op, r.Namespace)
+	sp, err := s.enter(ctx, op, r.Namespace)
 	if err != nil {
 		return nil, err
 	}

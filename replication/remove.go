@@ -81,10 +81,7 @@ func (s many) Delete(ctx context.Context, sc skep.Scope, keys []skep.Key) (int, 
 	if err := checks.Keys(op, len(keys), sc); err != nil {
 		return 0, err
 	}
-	if err := s.begin(ctx, op); err != nil {
-		return 0, err
-	}
-	sp, err := s.spaces.get(op, sc.Namespace)
+	sp, err := s.enter(ctx, op, sc.Namespace)
 	if err != nil {
 		return 0, err
 	}
@@ -134,13 +131,10 @@ func (s many) Hint(ctx context.Context, sc skep.Scope, keys []skep.Key, h skep.H
 	if err := checks.Keys(op, len(keys), sc); err != nil {
 		return 0, err
 	}
-	if err := checks.Hint(op, h); err != nil {
+	if err := h.Validate(); err != nil {
 		return 0, err
 	}
-	if err := s.begin(ctx, op); err != nil {
-		return 0, err
-	}
-	sp, err := s.spaces.get(op, sc.Namespace)
+	sp, err := s.enter(ctx, op, sc.Namespace)
 	if err != nil {
 		return 0, err
 	}

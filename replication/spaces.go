@@ -337,17 +337,13 @@ func (s many) OpenNamespace(ctx context.Context, spec skep.NamespaceSpec) (skep.
 		if err == nil {
 			info, err = n.st.OpenNamespace(of.mark(ctx), spec)
 		}
-		switch {
-		case err == nil:
-			if sp, err = s.spaces.heard(n, of, info); err != nil {
-				return skep.NamespaceInfo{}, err
-			}
-		case ctx.Err() != nil:
-			return skep.NamespaceInfo{}, ended(ctx, op)
-		case !s.away(err):
+		if err == nil {
+			sp, err = s.spaces.heard(n, of, info)
+		} else {
+			err = s.passOver(ctx, op, n, err, &lost)
+		}
+		if err != nil {
 			return skep.NamespaceInfo{}, err
-		case lost == nil:
-			lost = n.missing(op, err)
 		}
 	}
 	if sp == nil {
@@ -374,15 +370,10 @@ func (s many) list(
 		return err
 	})
 	for _, n := range s.live {
-		switch err := errs[n.i]; {
-		case err == nil:
+		if err := errs[n.i]; err == nil {
 			answered++
-		case ctx.Err() != nil:
-			return nil, ended(ctx, op)
-		case !s.away(err):
+		} else if err := s.passOver(ctx, op, n, err, &lost); err != nil {
 			return nil, err
-		case lost == nil:
-			lost = n.missing(op, err)
 		}
 	}
 	if answered == 0 {
@@ -424,26 +415,21 @@ func (s many) NamespacesOf(ctx context.Context, tenant string) ([]skep.Namespace
 // asked, one that is in this process before others.
 func (s many) FindNamespace(ctx context.Context, id skep.NamespaceID) (skep.NamespaceInfo, error) {
 	const op = "find namespace"
-	if err := s.begin(ctx, op); err != nil {
-		return skep.NamespaceInfo{}, err
-	}
-	sp, err := s.spaces.get(op, id)
+	sp, err := s.enter(ctx, op, id)
 	if err != nil {
 		return skep.NamespaceInfo{}, err
 	}
 	var lost error
 	for _, n := range s.near {
 		there, err := s.has(ctx, n, sp)
-		switch {
-		case there:
+		if there {
 			return sp.NamespaceInfo, nil
-		case err == nil:
-		case ctx.Err() != nil:
-			return skep.NamespaceInfo{}, ended(ctx, op)
-		case !s.away(err):
+		}
+		if err != nil {
+			err = s.passOver(ctx, op, n, err, &lost)
+		}
+		if err != nil {
 			return skep.NamespaceInfo{}, err
-		case lost == nil:
-			lost = n.missing(op, err)
 		}
 	}
 	if lost == nil {
@@ -468,10 +454,7 @@ func (s many) nowhere(op string, sp *space) error {
 // there, and to be deleted again.
 func (s many) DeleteNamespace(ctx context.Context, id skep.NamespaceID) error {
 	const op = "delete namespace"
-	if err := s.begin(ctx, op); err != nil {
-		return err
-	}
-	sp, err := s.spaces.get(op, id)
+	sp, err := s.enter(ctx, op, id)
 	if err != nil {
 		return err
 	}

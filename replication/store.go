@@ -205,6 +205,28 @@ func (s *Store) Close() error {
 	return errors.Join(append(errs, seed)...)
 }
 
+// enter is begin of a call about a namespace, which has to be there.
+func (s many) enter(ctx context.Context, op string, id skep.NamespaceID) (*space, error) {
+	if err := s.begin(ctx, op); err != nil {
+		return nil, err
+	}
+	return s.spaces.get(op, id)
+}
+
+// passOver follows an error of a node where another may answer in its place: lost is the first of such errors. Where
+// none may, the call ends with the error it gives.
+func (s many) passOver(ctx context.Context, op string, n *node, err error, lost *error) error {
+	switch {
+	case ctx.Err() != nil:
+		return ended(ctx, op)
+	case !s.away(err):
+		return err
+	case *lost == nil:
+		*lost = n.missing(op, err)
+	}
+	return nil
+}
+
 // begin is the first of every call: the Store is open and ctx has not ended.
 func (s *Store) begin(ctx context.Context, op string) error {
 	if s.closed.Load() {
@@ -294,7 +316,11 @@ func (s many) allOf(ctx context.Context, op string, nodes []*node, f func(n *nod
 
 // Alloc implements skep.Allocator: of Options.Memory. A wire client has memory of its own.
 func (s many) Alloc(ctx context.Context, n int64) (skep.Memory, error) {
-	if err := s.begin(ctx, "alloc"); err != nil {
+	const op = "alloc"
+	if n < 1 {
+		return nil, skep.Invalidf(op, "bytes", n, "at least 1")
+	}
+	if err := s.begin(ctx, op); err != nil {
 		return nil, err
 	}
 	return s.memory.Alloc(ctx, n)

@@ -90,7 +90,7 @@ func TestALeaseOfRunsKeepsWhatIsLeft(t *testing.T) {
 	require.LessOrEqual(t, s.lookups.Leases.Len(), 2*(leases.LeastSifted+each), "leases, and what they cover")
 	covers := func(root int) int {
 		a := &restore.Asked{NS: ns, Tag: tag, ChainPlan: &layout.ChainPlan{Chain: skep.Chain{Keys: chainKeys(root, 1), Lease: first.ID}}}
-		return source{s: s}.Leased(a)
+		return s.lookups.Covered(a)
 	}
 	require.Equal(t, 1, covers(0))
 	require.Zero(t, covers(1))

@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/store/internal/lookup"
 )
 
 // CountBlocks implements skep.Store.
@@ -23,6 +24,9 @@ func (s *Store) CountBlocks(ctx context.Context, space skep.NamespaceID) (int64,
 // since it depends on what others store. One of another run begins anew.
 func (s *Store) ListKeys(ctx context.Context, space skep.NamespaceID, from uint64, n int) (keys []skep.Key,
 	next uint64, err error) {
+	if err := lookup.CheckList("list keys", n); err != nil {
+		return nil, 0, err
+	}
 	if err := s.gate.Enter(ctx); err != nil {
 		return nil, 0, err
 	}
@@ -36,8 +40,12 @@ func (s *Store) ListKeys(ctx context.Context, space skep.NamespaceID, from uint6
 // Errors: those of ListKeys.
 func (s *Store) ListBlocks(ctx context.Context, space skep.NamespaceID, group int, from uint64, n int) (out []skep.StoredBlock,
 	next uint64, err error) {
+	const op = "list blocks"
 	if group < 1 {
-		return nil, 0, skep.Invalidf("list blocks", "blocks of a group", group, "at least 1")
+		return nil, 0, skep.Invalidf(op, "blocks of a group", group, "at least 1")
+	}
+	if err := lookup.CheckList(op, n); err != nil {
+		return nil, 0, err
 	}
 	if err := s.gate.Enter(ctx); err != nil {
 		return nil, 0, err

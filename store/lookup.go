@@ -1,6 +1,7 @@
 package store
 
 import (
+	"cmp"
 	"context"
 	"time"
 
@@ -49,16 +50,14 @@ func (s *Store) LookupRuns(ctx context.Context, r *skep.RunsRequest) (out skep.R
 // Renew implements skep.Leaser.
 func (s *Store) Renew(ctx context.Context, id skep.LeaseID, d time.Duration) (skep.Lease, error) {
 	const op = "renew"
+	d = cmp.Or(d, skep.DefaultLease)
+	if d < 0 || d > skep.MaxLease {
+		return skep.Lease{}, skep.Invalidf(op, "lease", d, "0 to "+skep.MaxLease.String())
+	}
 	if err := s.gate.Enter(ctx); err != nil {
 		return skep.Lease{}, err
 	}
 	defer s.gate.Leave()
-	if d == 0 {
-		d = skep.DefaultLease
-	}
-	if d < 0 || d > skep.MaxLease {
-		return skep.Lease{}, skep.Invalidf(op, "lease", d, "0 to "+skep.MaxLease.String())
-	}
 	now := s.options.Clock()
 	return s.lookups.Leases.Renew(id, now, now.Add(d))
 }

@@ -176,8 +176,9 @@ func (s *Store) run() {
 		ReadOnly: s.options.ReadOnly, Names: s.names, Catalog: s.catalog, Index: s.index, Space: s.space, Root: s.root,
 		Entering: &s.logs.Entering, Counts: &s.count, Works: &s.works, Log: s.log, Bad: &s.badLog,
 		Timeout: s.options.OpTimeout, Store: s.opening.ID, Host: mender{s}})
-	finds := locate.Config{Context: s.ctx, Background: &s.background, Names: s.names, Index: s.index, Space: s.space,
-		Rows: s.rows, Cache: s.cache, Keys: s.keys.Keys, Count: &s.count, Log: s.log, Bad: &s.badLog}
+	finds := locate.Config{Context: s.ctx, Background: &s.background, Gate: s.gate, Calls: s.calls, Names: s.names,
+		Index: s.index, Space: s.space, Members: s.members, Rows: s.rows, Lookups: s.lookups, Cache: s.cache,
+		Keys: s.keys.Keys, Count: &s.count, Log: s.log, Reused: s.ingest.Filter.Use, Bad: &s.badLog}
 	if !s.options.ReadOnly {
 		finds.RepairSoon = s.mends.RepairSoon
 	}
@@ -186,7 +187,7 @@ func (s *Store) run() {
 			Workers: w, OpTimeout: s.options.OpTimeout, CloseTimeout: s.options.closeTimeout, PrefetchBytes: s.options.PrefetchBytes,
 			ReadInPlace: s.options.ReadInPlace, FirstCome: s.options.FirstCome, Policy: s.options.RestorePolicy,
 		},
-		Source: source{locate.New(finds), s}, Context: s.ctx, Background: &s.background, Log: s.log, Clock: s.options.Clock,
+		Source: locate.New(finds), Context: s.ctx, Background: &s.background, Log: s.log, Clock: s.options.Clock,
 		Arena: s.arena.Arena, Cache: s.cache, Scarce: s.appends.Scarce, Index: s.index, Names: s.names, Count: &s.count,
 	})
 	s.background.Go(func() { s.wear.Watch(s.closing, wearOf(s.members)) })

@@ -2,7 +2,6 @@ package store
 
 import (
 	"context"
-	"fmt"
 	"time"
 
 	"github.com/skepkv/skep"
@@ -23,6 +22,9 @@ func (s *Store) Put(ctx context.Context, r *skep.PutRequest) (results []skep.Put
 			}
 		}
 		defer func() { sp.Over(len(r.Blocks), len(results), bytes, err) }()
+	}
+	if err := ingest.CheckPut(r); err != nil {
+		return nil, err
 	}
 	if err := s.gate.EnterWrite(ctx, "put"); err != nil {
 		return nil, err
@@ -72,17 +74,18 @@ func (s *Store) Begin(ctx context.Context, r *skep.BeginRequest) (skep.BlockWrit
 
 // Want implements skep.Putter.
 func (s *Store) Want(ctx context.Context, r *skep.WantRequest) ([]skep.Want, error) {
-	if err := s.gate.EnterWrite(ctx, "want"); err != nil {
+	const op = "want"
+	if err := checkKeys(op, r.Keys); err != nil {
+		return nil, err
+	}
+	if r.Bytes < 0 {
+		return nil, skep.Invalidf(op, "bytes", r.Bytes, "0 or more")
+	}
+	if err := s.gate.EnterWrite(ctx, op); err != nil {
 		return nil, err
 	}
 	defer s.gate.Leave()
-	if len(r.Keys) > skep.MaxChainKeys {
-		return nil, skep.Invalidf("want", "keys", len(r.Keys), fmt.Sprintf("at most %d", skep.MaxChainKeys))
-	}
-	if r.Bytes < 0 {
-		return nil, skep.Invalidf("want", "bytes", r.Bytes, "0 or more")
-	}
-	ns, t, err := s.names.Resolve("want", r.Scope)
+	ns, t, err := s.names.Resolve(op, r.Scope)
 	if err != nil {
 		return nil, err
 	}

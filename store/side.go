@@ -10,13 +10,13 @@ import (
 // PutSidecar implements skep.Store.
 func (s *Store) PutSidecar(ctx context.Context, sc skep.Scope, key skep.Key, pieces []skep.SidecarPiece) error {
 	const op = "put sidecar"
+	if err := skep.ValidateSidecar(pieces); err != nil {
+		return err
+	}
 	if err := s.gate.EnterWrite(ctx, op); err != nil {
 		return err
 	}
 	defer s.gate.Leave()
-	if err := skep.ValidateSidecar(pieces); err != nil {
-		return err
-	}
 	if s.catalogRoom.Full() {
 		return &skep.Error{Op: op, Kind: skep.Full, Field: "catalog"}
 	}

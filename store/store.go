@@ -134,13 +134,13 @@ func (s *Store) rootRow() (st catalog.StoreState) {
 
 // Alloc implements skep.Allocator.
 func (s *Store) Alloc(ctx context.Context, n int64) (skep.Memory, error) {
+	if n < 1 {
+		return nil, skep.Invalidf("alloc", "bytes", n, "at least 1")
+	}
 	if err := s.gate.Enter(ctx); err != nil {
 		return nil, err
 	}
 	defer s.gate.Leave()
-	if n < 1 {
-		return nil, skep.Invalidf("alloc", "bytes", n, "at least 1")
-	}
 	if n > int64(s.arena.MaxBlock()) {
 		return nil, &skep.Error{Op: "alloc", Kind: skep.NoMemory, Field: "bytes", Value: n, Limit: "at most " + itoa(s.arena.MaxBlock()) + " in one piece"}
 	}

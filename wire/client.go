@@ -393,13 +393,21 @@ type spec struct {
 	lent [][]byte
 }
 
-// do carries a call out on some connection.
-func (c *Client) do(ctx context.Context, s spec, m frames.Message, payload net.Buffers, out frames.Message) error {
+// open is the first of a call, once what it asks was checked: ctx has not ended, and the client is not closed.
+func (c *Client) open(ctx context.Context, op string) error {
 	if ctx.Err() != nil {
-		return link.Ended(s.op, ctx)
+		return link.Ended(op, ctx)
 	}
 	if c.ctx.Err() != nil {
 		return errClosed
+	}
+	return nil
+}
+
+// do carries a call out on some connection.
+func (c *Client) do(ctx context.Context, s spec, m frames.Message, payload net.Buffers, out frames.Message) error {
+	if err := c.open(ctx, s.op); err != nil {
+		return err
 	}
 	d := c.opt.Timeout
 	if s.long {

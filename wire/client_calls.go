@@ -1,6 +1,7 @@
 package wire
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -10,7 +11,6 @@ import (
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/wire/auth"
 	"github.com/skepkv/skep/wire/frames"
-	"github.com/skepkv/skep/wire/link"
 )
 
 // met notes which server answered: another run of it has other namespaces, perhaps.
@@ -182,6 +182,9 @@ func since(l *frames.Lease, asked time.Time) skep.Lease {
 
 // Renew implements skep.Leaser.
 func (c *Client) Renew(ctx context.Context, id skep.LeaseID, d time.Duration) (skep.Lease, error) {
+	if d < 0 || d > skep.MaxLease {
+		return skep.Lease{}, skep.Invalidf("renew", "lease", d, "0 to "+skep.MaxLease.String())
+	}
 	asked := time.Now()
 	var m frames.Lease
 	if err := c.do(ctx, spec{t: frames.TypeRenew, op: "renew", again: true}, &frames.Lease{ID: uint64(id), Left: d},
@@ -235,7 +238,7 @@ func checkKeys(op string, keys []skep.Key, salt skep.Salt) error {
 
 // Hint implements skep.Hinter. Without a server nothing is hinted.
 func (c *Client) Hint(ctx context.Context, s skep.Scope, keys []skep.Key, h skep.Hint) (int, error) {
-	if err := checkKeys("hint", keys, s.Salt); err != nil {
+	if err := cmp.Or(checkKeys("hint", keys, s.Salt), h.Validate()); err != nil {
 		return 0, err
 	}
 	var m frames.Number
@@ -283,13 +286,11 @@ func (c *Client) Purge(ctx context.Context, p skep.Purge) error {
 // the server while that lasts.
 func (c *Client) Alloc(ctx context.Context, n int64) (skep.Memory, error) {
 	const op = "alloc"
-	switch {
-	case ctx.Err() != nil:
-		return nil, link.Ended(op, ctx)
-	case c.ctx.Err() != nil:
-		return nil, errClosed
-	case n < 1:
+	if n < 1 {
 		return nil, skep.Invalidf(op, "bytes", n, "at least 1")
+	}
+	if err := c.open(ctx, op); err != nil {
+		return nil, err
 	}
 	if c.shared != nil {
 		if m := c.shared.alloc(n); m != nil {

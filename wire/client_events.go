@@ -33,11 +33,8 @@ const streamCredit = 4096
 // namespaces: numbers in between are other tenants'.
 func (c *Client) Events(ctx context.Context, from skep.Cursor, snapshot bool) (skep.EventStream, error) {
 	const op = "events"
-	if ctx.Err() != nil {
-		return nil, link.Ended(op, ctx)
-	}
-	if c.ctx.Err() != nil {
-		return nil, errClosed
+	if err := c.open(ctx, op); err != nil {
+		return nil, err
 	}
 	within, cancel := context.WithTimeout(ctx, c.opt.Timeout)
 	defer cancel()

@@ -66,14 +66,11 @@ type arriving struct {
 
 // Restore implements skep.Restorer.
 func (c *Client) Restore(ctx context.Context, r *skep.RestoreRequest) (skep.Session, error) {
-	if ctx.Err() != nil {
-		return nil, link.Ended(opRestore, ctx)
-	}
-	if c.ctx.Err() != nil {
-		return nil, errClosed
-	}
 	if len(r.Chains) > skep.MaxChains {
 		return nil, skep.Invalidf(opRestore, "chains", len(r.Chains), fmt.Sprintf("at most %d", skep.MaxChains))
+	}
+	if err := c.open(ctx, opRestore); err != nil {
+		return nil, err
 	}
 	s := &clientSession{c: c, landed: make(chan struct{}, 1), stopped: make([]bool, len(r.Chains)), window: c.opt.Window, sums: r.Sums}
 	if r.Window > 0 {

@@ -11,11 +11,14 @@ import (
 
 // Delete implements skep.Store.
 func (s *Store) Delete(ctx context.Context, sc skep.Scope, keys []skep.Key) (int, error) {
+	if sc.Salt != "" || len(keys) == 0 || len(keys) > skep.MaxChainKeys {
+		return s.Store.Delete(ctx, sc, keys)
+	}
 	sp, err := s.spaceOf(ctx, sc.Namespace)
 	if err != nil {
 		return 0, err
 	}
-	if sp == nil || sc.Salt != "" || len(keys) == 0 || len(keys) > skep.MaxChainKeys {
+	if sp == nil {
 		return s.Store.Delete(ctx, sc, keys)
 	}
 	for {

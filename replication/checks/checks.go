@@ -5,7 +5,6 @@ package checks
 import (
 	"context"
 	"fmt"
-	"time"
 
 	"github.com/skepkv/skep"
 )
@@ -61,27 +60,6 @@ func Put(op string, spec *skep.NamespaceSpec, part int64, r *skep.PutRequest) er
 		if spec.Chained {
 			parent, depth = &b.Key, depth+1
 		}
-	}
-	return nil
-}
-
-func Hint(op string, h skep.Hint) error {
-	for _, f := range []struct {
-		field string
-		d     time.Duration
-	}{{"pin", h.Pin}, {"next use", h.NextUse}, {"steps", time.Duration(h.Steps)}, {"time to live", h.TTL}} {
-		if f.d < 0 {
-			return skep.Invalidf(op, f.field, f.d, "at least 0")
-		}
-	}
-	if h.Pin > skep.MaxPin {
-		return skep.Invalidf(op, "pin", h.Pin, fmt.Sprintf("at most %v", skep.MaxPin))
-	}
-	if len(h.Program) > skep.MaxNameSize {
-		return skep.Invalidf(op, "program length in bytes", len(h.Program), fmt.Sprintf("at most %d", skep.MaxNameSize))
-	}
-	if h.Pin > 0 && h.Drop {
-		return skep.Invalidf(op, "pin and drop", "both set", "one of them")
 	}
 	return nil
 }

@@ -75,17 +75,14 @@ func (s *Store) Hint(ctx context.Context, sc skep.Scope, keys []skep.Key, h skep
 	if err := checkKeys(op, len(keys), sc); err != nil {
 		return 0, err
 	}
-	if err := checkHint(op, h); err != nil {
+	if err := h.Validate(); err != nil {
 		return 0, err
 	}
-	if err := s.begin(ctx, op); err != nil {
-		return 0, err
-	}
-	defer s.mu.Unlock()
-	n, err := s.spaceLocked(op, sc.Namespace)
+	n, err := s.enter(ctx, op, sc.Namespace)
 	if err != nil {
 		return 0, err
 	}
+	defer s.mu.Unlock()
 	found := s.namedLocked(sc, keys)
 	now := s.opt.Clock()
 	if h.Pin > 0 && s.opt.TenantPinBytes > 0 {
@@ -113,27 +110,6 @@ func (s *Store) Hint(ctx context.Context, sc skep.Scope, keys []skep.Key, h skep
 		}
 	}
 	return len(found), nil
-}
-
-func checkHint(op string, h skep.Hint) error {
-	for _, f := range []struct {
-		field string
-		d     time.Duration
-	}{{"pin", h.Pin}, {"next use", h.NextUse}, {"steps", time.Duration(h.Steps)}, {"time to live", h.TTL}} {
-		if f.d < 0 {
-			return skep.Invalidf(op, f.field, f.d, "at least 0")
-		}
-	}
-	if h.Pin > skep.MaxPin {
-		return skep.Invalidf(op, "pin", h.Pin, fmt.Sprintf("at most %v", skep.MaxPin))
-	}
-	if len(h.Program) > skep.MaxNameSize {
-		return skep.Invalidf(op, "program length in bytes", len(h.Program), fmt.Sprintf("at most %d", skep.MaxNameSize))
-	}
-	if h.Pin > 0 && h.Drop {
-		return skep.Invalidf(op, "pin and drop", "both set", "one of them")
-	}
-	return nil
 }
 
 // namedLocked is the stored blocks of keys, hidden ones too, each once.
@@ -183,13 +159,10 @@ func (s *Store) Delete(ctx context.Context, sc skep.Scope, keys []skep.Key) (int
 	if err := checkKeys(op, len(keys), sc); err != nil {
 		return 0, err
 	}
-	if err := s.begin(ctx, op); err != nil {
+	if _, err := s.enter(ctx, op, sc.Namespace); err != nil {
 		return 0, err
 	}
 	defer s.mu.Unlock()
-	if _, err := s.spaceLocked(op, sc.Namespace); err != nil {
-		return 0, err
-	}
 	found := s.namedLocked(sc, keys)
 	for _, b := range found {
 		s.removeLocked(b, skep.EventDeleted, 0)
@@ -254,14 +227,11 @@ func (s *Store) Purge(ctx context.Context, p skep.Purge) error {
 // DeleteNamespace implements skep.Deleter.
 func (s *Store) DeleteNamespace(ctx context.Context, id skep.NamespaceID) error {
 	const op = "delete namespace"
-	if err := s.begin(ctx, op); err != nil {
-		return err
-	}
-	defer s.mu.Unlock()
-	n, err := s.spaceLocked(op, id)
+	n, err := s.enter(ctx, op, id)
 	if err != nil {
 		return err
 	}
+	defer s.mu.Unlock()
 	gone := map[*namespace]bool{}
 	for _, o := range s.spaces {
 		if o == n || o != nil && n.Clusters(o.NamespaceSpec) {

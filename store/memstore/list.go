@@ -13,13 +13,10 @@ import (
 // CountBlocks implements skep.Store.
 func (s *Store) CountBlocks(ctx context.Context, space skep.NamespaceID) (n int64, err error) {
 	const op = "count blocks"
-	if err := s.begin(ctx, op); err != nil {
+	if _, err := s.enter(ctx, op, space); err != nil {
 		return 0, err
 	}
 	defer s.mu.Unlock()
-	if _, err := s.spaceLocked(op, space); err != nil {
-		return 0, err
-	}
 	for id, r := range s.rooms {
 		if id.space == space {
 			n += int64(len(r.blocks))
@@ -34,13 +31,10 @@ func (s *Store) ListKeys(ctx context.Context, space skep.NamespaceID, from uint6
 	if n < 1 {
 		return nil, 0, skep.Invalidf(op, "keys", n, "at least 1")
 	}
-	if err := s.begin(ctx, op); err != nil {
+	if _, err := s.enter(ctx, op, space); err != nil {
 		return nil, 0, err
 	}
 	defer s.mu.Unlock()
-	if _, err := s.spaceLocked(op, space); err != nil {
-		return nil, 0, err
-	}
 	if r := s.rooms[roomID{space: space}]; r != nil {
 		for k := range r.blocks {
 			if placeOf(k) > from {

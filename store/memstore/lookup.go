@@ -23,14 +23,11 @@ func (s *Store) Lookup(ctx context.Context, r *skep.LookupRequest) (skep.LookupR
 	if err := r.Validate(); err != nil {
 		return skep.LookupResult{}, err
 	}
-	if err := s.begin(ctx, op); err != nil {
-		return skep.LookupResult{}, err
-	}
-	defer s.mu.Unlock()
-	n, err := s.spaceLocked(op, r.Namespace)
+	n, err := s.enter(ctx, op, r.Namespace)
 	if err != nil {
 		return skep.LookupResult{}, err
 	}
+	defer s.mu.Unlock()
 	found, res := s.lookLocked(n, r)
 	if r.Lease != skep.NoLease && len(found) > 0 {
 		res.Lease, res.LeaseDenied = s.leaseLocked(n.tenant, found, cmp.Or(r.Lease, skep.DefaultLease))
@@ -44,14 +41,11 @@ func (s *Store) LookupRuns(ctx context.Context, r *skep.RunsRequest) (skep.RunsR
 	if err := r.Validate(); err != nil {
 		return skep.RunsResult{}, err
 	}
-	if err := s.begin(ctx, op); err != nil {
-		return skep.RunsResult{}, err
-	}
-	defer s.mu.Unlock()
-	n, err := s.spaceLocked(op, r.Namespace)
+	n, err := s.enter(ctx, op, r.Namespace)
 	if err != nil {
 		return skep.RunsResult{}, err
 	}
+	defer s.mu.Unlock()
 	var out skep.RunsResult
 	var all []*block
 	for i := range r.Runs {

@@ -152,6 +152,18 @@ func (s *Store) begin(ctx context.Context, op string) error {
 	return nil
 }
 
+// enter is begin of a call about a namespace, which has to be there.
+func (s *Store) enter(ctx context.Context, op string, id skep.NamespaceID) (*namespace, error) {
+	if err := s.begin(ctx, op); err != nil {
+		return nil, err
+	}
+	n, err := s.spaceLocked(op, id)
+	if err != nil {
+		s.mu.Unlock()
+	}
+	return n, err
+}
+
 // usable reports why a call cannot go on. s.mu is held.
 func (s *Store) usable(ctx context.Context, op string) error {
 	if s.closed {
@@ -258,14 +270,11 @@ func (s *Store) Namespaces(ctx context.Context) ([]skep.NamespaceInfo, error) {
 // FindNamespace implements skep.Store.
 func (s *Store) FindNamespace(ctx context.Context, id skep.NamespaceID) (skep.NamespaceInfo, error) {
 	const op = "find namespace"
-	if err := s.begin(ctx, op); err != nil {
-		return skep.NamespaceInfo{}, err
-	}
-	defer s.mu.Unlock()
-	n, err := s.spaceLocked(op, id)
+	n, err := s.enter(ctx, op, id)
 	if err != nil {
 		return skep.NamespaceInfo{}, err
 	}
+	defer s.mu.Unlock()
 	return n.NamespaceInfo, nil
 }
 

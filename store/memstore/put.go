@@ -17,14 +17,11 @@ func (s *Store) Want(ctx context.Context, r *skep.WantRequest) ([]skep.Want, err
 	if r.Bytes < 0 {
 		return nil, skep.Invalidf(op, "bytes", r.Bytes, "at least 0")
 	}
-	if err := s.begin(ctx, op); err != nil {
-		return nil, err
-	}
-	defer s.mu.Unlock()
-	n, err := s.spaceLocked(op, r.Namespace)
+	n, err := s.enter(ctx, op, r.Namespace)
 	if err != nil {
 		return nil, err
 	}
+	defer s.mu.Unlock()
 	reason := s.refusalLocked(n, r.Bytes, r.Bytes)
 	out := make([]skep.Want, len(r.Keys))
 	room := s.rooms[roomOf(r.Scope)]
@@ -138,13 +135,10 @@ func (s *Store) Put(ctx context.Context, r *skep.PutRequest) ([]skep.PutResult, 
 			b.parts[name] = bytes.Clone(p)
 		}
 	}
-	if err := s.begin(ctx, op); err != nil {
+	if _, err := s.enter(ctx, op, r.Namespace); err != nil { // deleted, while the blocks were copied
 		return nil, err
 	}
 	defer s.mu.Unlock()
-	if _, err := s.spaceLocked(op, r.Namespace); err != nil { // deleted, while the blocks were copied
-		return nil, err
-	}
 	out := make([]skep.PutResult, len(fresh))
 	id := roomOf(r.Scope)
 	for i, b := range fresh {

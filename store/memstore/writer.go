@@ -43,14 +43,11 @@ func (s *Store) Begin(ctx context.Context, r *skep.BeginRequest) (skep.BlockWrit
 	if r.Timeout < 0 {
 		return nil, skep.Invalidf(op, "timeout", r.Timeout, "at least 0")
 	}
-	if err := s.begin(ctx, op); err != nil {
-		return nil, err
-	}
-	defer s.mu.Unlock()
-	n, err := s.spaceLocked(op, r.Namespace)
+	n, err := s.enter(ctx, op, r.Namespace)
 	if err != nil {
 		return nil, err
 	}
+	defer s.mu.Unlock()
 	if err := skep.ValidateBlock(op, &n.NamespaceSpec, r.Depth, r.ValidTokens, r.Key, r.Parent, r.Name, r.Manifest); err != nil {
 		return nil, err
 	}

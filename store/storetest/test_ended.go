@@ -61,6 +61,45 @@ func (e *env) everyCall(c *chain) map[string]func(context.Context) error {
 	return calls
 }
 
+// everyBadCall is calls of a Store with arguments that are refused whatever it holds.
+func (e *env) everyBadCall(c *chain) map[string]func() error {
+	many := make([]skep.Key, skep.MaxChainKeys+1)
+	return map[string]func() error{
+		"open namespace": func() error { _, err := e.st.OpenNamespace(e.ctx, skep.NamespaceSpec{}); return err },
+		"list keys":      func() error { _, _, err := e.st.ListKeys(e.ctx, c.n.ID, 0, 0); return err },
+		"put sidecar":    func() error { return e.st.PutSidecar(e.ctx, c.scope, c.keys[0], nil) },
+		"lookup": func() error {
+			_, err := e.st.Lookup(e.ctx, &skep.LookupRequest{Scope: c.scope, Keys: c.keys, Lease: -2})
+			return err
+		},
+		"lookup of runs": func() error {
+			_, err := e.st.LookupRuns(e.ctx, &skep.RunsRequest{Scope: c.scope, Runs: [][]skep.Key{nil}})
+			return err
+		},
+		"renew": func() error { _, err := e.st.Renew(e.ctx, 1, -1); return err },
+		"want": func() error {
+			_, err := e.st.Want(e.ctx, &skep.WantRequest{Scope: c.scope, Keys: many})
+			return err
+		},
+		"put": func() error {
+			_, err := e.st.Put(e.ctx, &skep.PutRequest{Scope: c.scope, Blocks: make([]skep.Block, skep.MaxPutBlocks+1)})
+			return err
+		},
+		"begin": func() error {
+			_, err := e.st.Begin(e.ctx, &skep.BeginRequest{Scope: c.scope, Key: c.keys[0], Timeout: -1})
+			return err
+		},
+		"restore": func() error {
+			_, err := e.st.Restore(e.ctx, &skep.RestoreRequest{Chains: make([]skep.Chain, skep.MaxChains+1)})
+			return err
+		},
+		"delete": func() error { _, err := e.st.Delete(e.ctx, c.scope, many); return err },
+		"purge":  func() error { return e.st.Purge(e.ctx, skep.Purge{}) },
+		"hint":   func() error { _, err := e.st.Hint(e.ctx, c.scope, c.keys, skep.Hint{Steps: -1}); return err },
+		"alloc":  func() error { _, err := e.st.Alloc(e.ctx, 0); return err },
+	}
+}
+
 // testEnded: closed stores and ended contexts.
 func testEnded(t *testing.T, open Open) {
 	t.Run("closing twice is not an error, and every call on a closed store says so", func(t *testing.T) {
@@ -70,6 +109,22 @@ func testEnded(t *testing.T, open Open) {
 		require.NoError(e, e.st.Close())
 		for name, call := range e.everyCall(c) {
 			requireKind(e, skep.Closed, call(e.ctx), name)
+		}
+	})
+	t.Run("what is invalid whatever a store holds is refused as that, of a closed one too", func(t *testing.T) {
+		e := start(t, open, Config{})
+		c := e.chain(e.space(hnd), 4).put(0, 4)
+		calls := e.everyBadCall(c)
+		for name, call := range calls {
+			if err := call(); errors.Is(err, skep.Unsupported) {
+				delete(calls, name)
+			} else {
+				requireKind(e, skep.Invalid, err, name)
+			}
+		}
+		require.NoError(e, e.st.Close())
+		for name, call := range calls {
+			requireKind(e, skep.Invalid, call(), name)
 		}
 	})
 	t.Run("closing the store ends what is open", func(t *testing.T) {

@@ -18,7 +18,7 @@ var most = map[string]int{
 	"fields of store.Store":    24,
 	"methods of *store.Store":  60,
 	"lines of store":           3300,
-	"lines of store/storetest": 6400,
+	"lines of store/storetest": 6500, // 6400, until every Store had to refuse bad input first, closed or not
 	"lines of wire":            4250,
 	"lines of any other":       6000,
 }

@@ -1,6 +1,7 @@
 package ingest
 
 import (
+	"cmp"
 	"context"
 	"strconv"
 	"sync"
@@ -43,6 +44,10 @@ type openPart struct {
 // Begin implements skep.Putter.
 func (w *Writer) Begin(ctx context.Context, r *skep.BeginRequest) (skep.BlockWriter, error) {
 	const op = "begin"
+	timeout := cmp.Or(r.Timeout, skep.DefaultPutTimeout)
+	if timeout < 0 || timeout > time.Hour {
+		return nil, skep.Invalidf(op, "timeout", timeout, "0 to 1h")
+	}
 	if err := w.Gate.EnterWrite(ctx, op); err != nil {
 		return nil, err
 	}
@@ -50,13 +55,6 @@ func (w *Writer) Begin(ctx context.Context, r *skep.BeginRequest) (skep.BlockWri
 	ns, t, err := w.Names.Resolve(op, r.Scope)
 	if err != nil {
 		return nil, err
-	}
-	timeout := r.Timeout
-	if timeout == 0 {
-		timeout = skep.DefaultPutTimeout
-	}
-	if timeout < 0 || timeout > time.Hour {
-		return nil, skep.Invalidf(op, "timeout", timeout, "0 to 1h")
 	}
 	m := append(skep.Manifest(nil), r.Manifest...)
 	for i := range m {

@@ -9,17 +9,22 @@ import (
 	"github.com/skepkv/skep/store/segment"
 )
 
+// CheckPut refuses what is wrong with a put whatever it is put into.
+func CheckPut(r *skep.PutRequest) error {
+	if len(r.Blocks) > skep.MaxPutBlocks {
+		return skep.Invalidf("put", "blocks", len(r.Blocks), fmt.Sprintf("at most %d", skep.MaxPutBlocks))
+	}
+	if r.Ack != skep.AckCommitted && r.Ack != skep.AckAccepted {
+		return skep.Invalidf("put", "ack", r.Ack, "committed or accepted")
+	}
+	return nil
+}
+
 // Prepare checks every block before anything is stored, so that bad input changes
-// nothing.
+// nothing. REQUIRES: CheckPut.
 func (w *Writer) Prepare(ns *namespaces.Namespace, t namespaces.Tag, r *skep.PutRequest,
 	results []skep.PutResult) ([]*Block, error) {
 	const op = "put"
-	if len(r.Blocks) > skep.MaxPutBlocks {
-		return nil, skep.Invalidf(op, "blocks", len(r.Blocks), fmt.Sprintf("at most %d", skep.MaxPutBlocks))
-	}
-	if r.Ack != skep.AckCommitted && r.Ack != skep.AckAccepted {
-		return nil, skep.Invalidf(op, "ack", r.Ack, "committed or accepted")
-	}
 	spec := &ns.Info.NamespaceSpec
 	list := make([]Block, len(r.Blocks))
 	out := make([]*Block, len(r.Blocks))

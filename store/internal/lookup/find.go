@@ -16,27 +16,30 @@ func (l *Finder) Find(ns *namespaces.Namespace, t namespaces.Tag, r *skep.Lookup
 	ns.Count.Keys.Add(int64(len(r.Keys)))
 	l.Profile.Saw(ns.Instance, r.Keys)
 	for range lookupTries {
-		again := false
-		if ns.Info.Chained {
-			again = l.chain(ns, t, r, &out)
-		} else {
-			again = l.keys(ns, t, r, &out)
-		}
-		if !again && out.Blocks > 0 && (r.Tiers || r.Cost != nil) {
-			again = l.detail(ns, t, r, &out)
-		}
-		if !again {
+		if again := l.once(ns, t, r, &out); !again {
 			break
 		}
 		l.Leases.Release(out.Lease.ID)
-		out = skep.LookupResult{} // a miss, if it is so each time
+		out = skep.LookupResult{Pays: true} // a miss, if it is so each time
 	}
 	c.LookupHits.Add(int64(out.Blocks))
 	ns.Count.Hits.Add(int64(out.Blocks))
-	if out.Blocks == 0 || !r.Tiers && r.Cost == nil {
-		out.Pays = true
-	}
 	return out
+}
+
+// once looks a chain up, or keys one by one. True: a block that it found was gone before it was looked at closely,
+// look again.
+func (l *Finder) once(ns *namespaces.Namespace, t namespaces.Tag, r *skep.LookupRequest, out *skep.LookupResult) bool {
+	look := l.keys
+	if ns.Info.Chained {
+		look = l.chain
+	}
+	out.Pays = true // unless detail knows better
+	again := look(ns, t, r, out)
+	if !again && out.Blocks > 0 && (r.Tiers || r.Cost != nil) {
+		again = l.detail(ns, t, r, out)
+	}
+	return again
 }
 
 // lookupTries is how often a lookup begins again because a block it had found was gone

@@ -1,33 +1,12 @@
 package lookup
 
 import (
-	"fmt"
 	"time"
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/index"
 	"github.com/skepkv/skep/store/internal/namespaces"
 )
-
-// CheckHint refuses a hint that is out of its limits.
-func CheckHint(op string, h skep.Hint) error {
-	for _, f := range []struct {
-		field string
-		d     time.Duration
-		max   time.Duration
-	}{{"pin", h.Pin, skep.MaxPin}, {"next use", h.NextUse, 365 * 24 * time.Hour}, {"ttl", h.TTL, 365 * 24 * time.Hour}} {
-		if f.d < 0 || f.d > f.max {
-			return skep.Invalidf(op, f.field, f.d, fmt.Sprintf("0 to %v", f.max))
-		}
-	}
-	if h.Steps < 0 || h.Steps > 1<<20 {
-		return skep.Invalidf(op, "steps", h.Steps, fmt.Sprintf("0 to %d", 1<<20))
-	}
-	if len(h.Program) > skep.MaxNameSize {
-		return skep.Invalidf(op, "program length in bytes", len(h.Program), skep.MaxNameSize)
-	}
-	return nil
-}
 
 // Hint hands a hint to the index, block by block, and to prefetches. It says how many of the blocks there are.
 func (l *Finder) Hint(ns *namespaces.Namespace, t namespaces.Tag, sc skep.Scope, keys []skep.Key, h skep.Hint) (

@@ -13,6 +13,14 @@ import (
 // lookAtOnce is how many blocks of all namespaces one call of ListKeys looks at in the index: some milliseconds.
 const lookAtOnce = 1 << 20
 
+// CheckList refuses a listing of less than a key.
+func CheckList(op string, n int) error {
+	if n < 1 {
+		return skep.Invalidf(op, "keys", n, "at least 1")
+	}
+	return nil
+}
+
 // Keys is a stretch of a namespace's keys, and the place where the next begins; 0: there is none. A place is one in the
 // index of this run: it is told in disguise, since it depends on what others store. One of another run begins anew.
 func (l *Finder) Keys(space skep.NamespaceID, from uint64, n int) (keys []skep.Key, next uint64, err error) {
@@ -47,12 +55,9 @@ func (l *Finder) Blocks(space skep.NamespaceID, group int, from uint64, n int) (
 }
 
 // listed calls add with the records of blocks without a salt from a place on, and says where to go on. A record is
-// lent for the call.
+// lent for the call. REQUIRES: CheckList.
 func (l *Finder) listed(op string, space skep.NamespaceID, from uint64, n int, add func(*segment.Record)) (
 	ns *namespaces.Namespace, next uint64, err error) {
-	if n < 1 {
-		return nil, 0, skep.Invalidf(op, "keys", n, "at least 1")
-	}
 	ns, _, err = l.Names.Resolve(op, skep.Scope{Namespace: space})
 	if err != nil {
 		return nil, 0, err

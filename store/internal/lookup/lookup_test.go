@@ -342,8 +342,8 @@ func TestAListingIsTakenPieceByPiece(t *testing.T) {
 	require.Zero(t, next)
 	require.ElementsMatch(t, keys, all)
 
-	_, _, err = s.Keys(ns.Info.ID, 0, 0)
-	require.ErrorIs(t, err, skep.Invalid)
+	require.ErrorIs(t, CheckList("list keys", 0), skep.Invalid)
+	require.NoError(t, CheckList("list keys", 1))
 	_, _, err = s.Keys(77, 0, 1)
 	require.ErrorIs(t, err, skep.NotFound)
 }
@@ -378,9 +378,9 @@ func TestHints(t *testing.T) {
 	for _, bad := range []skep.Hint{{Pin: -1}, {Pin: skep.MaxPin + 1}, {NextUse: -1}, {TTL: 366 * 24 * time.Hour},
 		{Steps: -1},
 		{Steps: 1<<20 + 1}, {Program: string(make([]byte, skep.MaxNameSize+1))}} {
-		require.ErrorIs(t, CheckHint("hint", bad), skep.Invalid, "%+v", bad)
+		require.ErrorIs(t, bad.Validate(), skep.Invalid, "%+v", bad)
 	}
-	require.NoError(t, CheckHint("hint", skep.Hint{Pin: skep.MaxPin, Steps: 1 << 20}))
+	require.NoError(t, skep.Hint{Pin: skep.MaxPin, Steps: 1 << 20}.Validate())
 }
 
 // Tenants are listed by what they hold, most first.

@@ -39,24 +39,13 @@ func (l *Finder) run(ns *namespaces.Namespace, t namespaces.Tag, r *skep.LookupR
 	l.Profile.Saw(ns.Instance, r.Keys)
 	for range lookupTries {
 		out = skep.LookupResult{Lease: all.Lease, LeaseDenied: all.LeaseDenied}
-		again := false
-		if ns.Info.Chained {
-			again = l.chain(ns, t, r, &out)
-		} else {
-			again = l.keys(ns, t, r, &out)
-		}
-		if !again && out.Blocks > 0 && (r.Tiers || r.Cost != nil) {
-			again = l.detail(ns, t, r, &out)
-		}
+		again := l.once(ns, t, r, &out)
 		// What was leased of a try that begins again stays leased: the lease is of other runs, too.
 		all.Lease, all.LeaseDenied = out.Lease, out.LeaseDenied
 		if !again {
 			break
 		}
-		out = skep.LookupResult{} // a miss, if it is so each time
-	}
-	if out.Blocks == 0 || !r.Tiers && r.Cost == nil {
-		out.Pays = true
+		out = skep.LookupResult{Pays: true} // a miss, if it is so each time
 	}
 	return out
 }

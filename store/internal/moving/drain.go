@@ -19,14 +19,11 @@ import (
 // read are forgotten; Durable ones stay where they are, and the error says how many.
 func (m *Mover) Drain(ctx context.Context, name string, o report.MoveOptions) (report.Progress, error) {
 	const op = "drain device"
-	if err := m.enter(ctx, op, o); err != nil {
-		return report.Progress{}, err
-	}
-	defer m.Gate.Leave()
-	d, err := m.Members.Find(op, name)
+	d, err := m.enterOf(ctx, op, name, o)
 	if err != nil {
 		return report.Progress{}, err
 	}
+	defer m.Gate.Leave()
 	return m.drain(ctx, op, d, o)
 }
 

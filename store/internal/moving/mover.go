@@ -98,6 +98,18 @@ func (m *Mover) enter(ctx context.Context, op string, o report.MoveOptions) erro
 	return m.Gate.EnterWrite(ctx, op)
 }
 
+// enterOf is enter of a call about the drive of a name. The gate is left where there is none.
+func (m *Mover) enterOf(ctx context.Context, op, name string, o report.MoveOptions) (*space.Drive, error) {
+	if err := m.enter(ctx, op, o); err != nil {
+		return nil, err
+	}
+	d, err := m.Members.Find(op, name)
+	if err != nil {
+		m.Gate.Leave()
+	}
+	return d, err
+}
+
 // Names of tasks.
 const (
 	taskHeal      = "re-replicate"

@@ -15,14 +15,11 @@ import (
 // written, a file is removed; its index is not used again.
 func (m *Mover) Remove(ctx context.Context, name string, o report.MoveOptions) (report.Progress, error) {
 	const op = "remove device"
-	if err := m.enter(ctx, op, o); err != nil {
-		return report.Progress{}, err
-	}
-	defer m.Gate.Leave()
-	d, err := m.Members.Find(op, name)
+	d, err := m.enterOf(ctx, op, name, o)
 	if err != nil {
 		return report.Progress{}, err
 	}
+	defer m.Gate.Leave()
 	p, err := m.drain(ctx, op, d, o)
 	if err != nil || o.DryRun {
 		return p, err

@@ -1,18 +1,12 @@
 package restore
 
 import (
-	"fmt"
-
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/layout"
 )
 
 // plan checks a restore request and makes the session's chains. It does no I/O.
 func (ses *session) plan(r *skep.RestoreRequest) error {
-	const op = "restore"
-	if len(r.Chains) < 1 || len(r.Chains) > skep.MaxChains {
-		return skep.Invalidf(op, "chains", len(r.Chains), fmt.Sprintf("1 to %d", skep.MaxChains))
-	}
 	planned := 0
 	for i := range r.Chains {
 		if r.Chains[i].Compute != nil {

@@ -3,6 +3,7 @@ package restore
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"strconv"
 	"sync"
@@ -112,6 +113,9 @@ func (rs *Restorer) Restore(ctx context.Context, r *skep.RestoreRequest) (skep.S
 
 // restore starts a session, of a prefetch's when ahead is set.
 func (rs *Restorer) restore(ctx context.Context, r *skep.RestoreRequest, ahead *ahead) (*session, error) {
+	if len(r.Chains) < 1 || len(r.Chains) > skep.MaxChains {
+		return nil, skep.Invalidf("restore", "chains", len(r.Chains), fmt.Sprintf("1 to %d", skep.MaxChains))
+	}
 	if err := rs.Source.Enter(ctx); err != nil {
 		return nil, err
 	}
@@ -123,10 +127,8 @@ func (rs *Restorer) restore(ctx context.Context, r *skep.RestoreRequest, ahead *
 	if r.Window > 0 {
 		ses.window = min(r.Window, sessionWindow)
 	}
-	if len(r.Chains) > 0 {
-		if ns := rs.Names.Get(r.Chains[0].Scope.Namespace); ns != nil { // else it is refused
-			ses.tenant = ns.Tenant
-		}
+	if ns := rs.Names.Get(r.Chains[0].Scope.Namespace); ns != nil { // else it is refused
+		ses.tenant = ns.Tenant
 	}
 	state, err := rs.Source.Hold(ses.tenant, restoreState(r))
 	if err != nil {
