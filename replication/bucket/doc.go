@@ -38,8 +38,10 @@
 // is said of it, too; where that would be too much (maxNamed) it is removed. One that is damaged is removed. Where what
 // says what is deleted is refused, nothing of the namespace is found; where it is damaged, all its objects go.
 //
-// Many nodes may share a bucket's prefix, with one key: each reads what the others wrote. A deletion has to reach each
-// node, as a cluster's do. A node takes no block of another's for forgetFor after it has heard of its deletion.
+// Many nodes may share a bucket's prefix, with one key: each reads what the others wrote. While keys change there are
+// two (Options.OtherKey), and a namespace has a space by each: what is found, and what is deleted, is of both. A
+// deletion has to reach each node, as a cluster's do. A node takes no block of another's for forgetFor after it has
+// heard of its deletion: what a process that ended was putting is there by then, or never.
 //
 // Objects are sealed (AES-256-GCM, a key of each object derived from Options.Key by HKDF-SHA256), names of namespaces
 // are in none of their names. An object is
@@ -49,5 +51,7 @@
 //	trailer   magic, which key, salt, where the index is
 //
 // and is never written again: its name is new, and removed when all in it was deleted, or when there are more bytes
-// than Options.MaxBytes, the oldest first.
+// than Options.MaxBytes, the oldest first. Objects that say what is deleted are made one when they are many (mergeAt).
+// SPACE/spec, which says whose a space is, stays: one that was removed while another node sends would leave objects
+// that no purge knows of.
 package bucket

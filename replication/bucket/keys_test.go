@@ -41,8 +41,6 @@ func TestKeysChange(t *testing.T) {
 	require.Equal(t, 8, reads.load(second))
 	_, err := reads.Delete(t.Context(), reads.scope(), first[4:])
 	require.NoError(t, err)
-	_, err = swapped.Delete(t.Context(), swapped.scope(), first[4:])
-	require.NoError(t, err)
 	for _, o := range []Options{with(1, 2), with(2, 1), with(1, 0), with(2, 0)} {
 		n := newNode(t, o, 0)
 		n.look()

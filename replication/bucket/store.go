@@ -33,7 +33,7 @@ type Options struct {
 	ObjectBytes int64         // of an object, about; 1 to MaxObjectBytes; 0: 64 MiB
 	Every       time.Duration // between passes, and looks at what other nodes wrote; 0: 30 s
 	MaxBytes    int64         // of all objects; beyond, the oldest are removed; 0: any
-	// IndexBytes is how much memory the index may take, about 160 bytes a block. Beyond, nothing is sent, and what others
+	// IndexBytes is how much memory the index may take, about 192 bytes a block. Beyond, nothing is sent, and what others
 	// have sent is left out. 0: 1 GiB.
 	IndexBytes int64
 	Budget     Budget

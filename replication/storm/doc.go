@@ -26,7 +26,8 @@
 //	             two of three are lost, and the third goes on alone (consensus.Recover)
 //	network      one machine, some, or one direction is cut off; it is slow; connections are cut
 //	the map      weights; a node is out, or down because an operator or its silence says so
-//	clients      begin anew at another node
+//	clients      begin anew at another node; put, read and delete chains, salted ones, and keys that stand alone; purge
+//	             salts and namespaces; delete namespaces, and open them again
 //
 // # Which promise is judged by which book
 //
