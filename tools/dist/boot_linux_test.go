@@ -97,7 +97,7 @@ func bootInstalls(t *testing.T, deb string) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 	defer cancel()
-	said, err := exec.CommandContext(ctx, "qemu-system-x86_64", "-accel", "kvm", "-accel", "tcg", "-m", "2G", "-smp", "2",
+	said, err := exec.CommandContext(ctx, "qemu-system-x86_64", "-accel", "tcg", "-cpu", "max", "-m", "2G", "-smp", "2",
 		"-display", "none", "-serial", "stdio", "-monitor", "none", "-no-reboot", "-nic", "none",
 		"-kernel", boot("vmlinuz-*"), "-initrd", boot("initrd.img-*"),
 		"-append", "root=/dev/vda rw console=ttyS0 panic=-1 quiet",

@@ -2,7 +2,6 @@ package cli_test
 
 import (
 	"context"
-	"net"
 	"os"
 	"slices"
 	"testing"
@@ -11,6 +10,7 @@ import (
 
 	"github.com/skepkv/skep/replication/consensus"
 	"github.com/skepkv/skep/store/storetest"
+	"github.com/skepkv/skep/tools/internal/freeport"
 	"github.com/skepkv/skep/tools/internal/self"
 )
 
@@ -24,10 +24,7 @@ func TestServersJoinByThemselves(t *testing.T) {
 	seeds := n.addr("a") + "," + n.addr("b") + "," + n.addr("c")
 	peers := map[string]string{}
 	for _, name := range three {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		require.NoError(t, err)
-		require.NoError(t, l.Close())
-		peers[name] = l.Addr().String()
+		peers[name] = freeport.Addr(t)
 	}
 	start := func(name string) {
 		cmd, err := self.Command(context.Background(), nil, "serve", "--config", n.config, "--dir", n.dir(name),

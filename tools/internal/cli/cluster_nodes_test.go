@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -19,6 +18,7 @@ import (
 	"github.com/skepkv/skep/replication/clustermap"
 	"github.com/skepkv/skep/replication/consensus"
 	"github.com/skepkv/skep/store/storetest"
+	"github.com/skepkv/skep/tools/internal/freeport"
 	"github.com/skepkv/skep/tools/internal/self"
 	"github.com/skepkv/skep/wire"
 	"github.com/skepkv/skep/wire/auth"
@@ -52,10 +52,7 @@ func (n *nodes) addr(name string) string { return "unix:" + filepath.Join(n.root
 
 // place are the flags of a new node.
 func (n *nodes) place(name string) []string {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(n.t, err)
-	require.NoError(n.t, l.Close())
-	return []string{"--dir", n.dir(name), "--addr", n.addr(name), "--peer", l.Addr().String()}
+	return []string{"--dir", n.dir(name), "--addr", n.addr(name), "--peer", freeport.Addr(n.t)}
 }
 
 // add adds a node by way of another one.

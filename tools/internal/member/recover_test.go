@@ -16,6 +16,7 @@ import (
 	"github.com/skepkv/skep/replication/consensus"
 	"github.com/skepkv/skep/store"
 	"github.com/skepkv/skep/store/storetest"
+	"github.com/skepkv/skep/tools/internal/freeport"
 )
 
 // trio is three nodes that agree, by name, and where their stores are to be.
@@ -43,11 +44,9 @@ func newTrio(t *testing.T) *trio {
 	c := &trio{t, map[string]string{}, map[string]string{}}
 	var running []*consensus.Member
 	for i, name := range []string{"a", "b", "c"} {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		require.NoError(t, err)
-		require.NoError(t, l.Close())
-		c.dirs[name], c.peers[name] = filepath.Join(t.TempDir(), name), l.Addr().String()
+		c.dirs[name], c.peers[name] = filepath.Join(t.TempDir(), name), freeport.Addr(t)
 		n := clustermap.Node{Name: name, Addr: "unix:/" + name, Peer: c.peers[name], Weight: 1}
+		var err error
 		if i == 0 {
 			n.ID = 1
 			m := &clustermap.Map{Epoch: 1, Seed: clustermap.Seed{1}, Group: 16, Nodes: []clustermap.Node{n}}

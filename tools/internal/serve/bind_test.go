@@ -15,6 +15,7 @@ import (
 	"github.com/skepkv/skep/replication/consensus"
 	"github.com/skepkv/skep/store/memstore"
 	"github.com/skepkv/skep/store/storetest"
+	"github.com/skepkv/skep/tools/internal/freeport"
 	"github.com/skepkv/skep/tools/internal/member"
 	"github.com/skepkv/skep/wire"
 )
@@ -27,7 +28,7 @@ type agreeing struct {
 
 func newAgreeing(t *testing.T) *agreeing {
 	t.Helper()
-	c := founded(t, freePort(t))
+	c := founded(t, freeport.Addr(t))
 	start(t, c, Options{})
 	x := &agreeing{T: t}
 	x.a = x.dial(c)
@@ -45,7 +46,7 @@ func (x *agreeing) dial(c *Config) *wire.Client {
 // join adds a node of a name, in the directory of a configuration.
 func (x *agreeing) join(c *Config, name string) error {
 	c.Listen, c.RESP, c.HTTP = None, None, None
-	n := clustermap.Node{Name: name, Addr: "unix:" + c.Unix, Peer: freePort(x.T), Weight: 1}
+	n := clustermap.Node{Name: name, Addr: "unix:" + c.Unix, Peer: freeport.Addr(x.T), Weight: 1}
 	_, err := member.Join(x.Context(), c.Dir, name, nil, func(ctx context.Context) (added member.Added, err error) {
 		return added, x.ask(ctx, "cluster add", n, &added)
 	})
@@ -142,7 +143,7 @@ func TestTheDrivesOfAnotherNodeAreNotServed(t *testing.T) {
 // A node that does not know yet what it missed lives, and is not ready: /readyz says so until the others have told it.
 func TestANodeIsReadyWhenItServes(t *testing.T) {
 	t.Parallel()
-	a := founded(t, freePort(t))
+	a := founded(t, freeport.Addr(t))
 	a.HTTP = "127.0.0.1:0"
 	r := start(t, a, Options{})
 	x := &agreeing{T: t}
@@ -171,7 +172,7 @@ func TestANodeIsReadyWhenItServes(t *testing.T) {
 // to says who the others are, and it serves nothing before most of them have answered.
 func TestAnOldMapDoesNotMakeANodeAlone(t *testing.T) {
 	t.Parallel()
-	a := founded(t, freePort(t))
+	a := founded(t, freeport.Addr(t))
 	serve := func(c *Config) *running { return start(t, c, Options{Store: memstore.New(memstore.Options{})}) }
 	running := []*running{serve(a)}
 	_, old, err := member.Read(a.Dir)

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/skepkv/skep/tools/drawn"
+	"github.com/skepkv/skep/tools/internal/freeport"
 	"github.com/skepkv/skep/tools/internal/redistest"
 )
 
@@ -84,7 +85,7 @@ func TestRedisStorm(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(drawn.Seed(t), 7))
 	var ports []string
 	for range 3 {
-		ports = append(ports, freePort(t))
+		ports = append(ports, freeport.Addr(t))
 	}
 	next := 0
 	r := newRing(t, 3, func(c *Config) {

@@ -15,6 +15,7 @@ import (
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/store/storetest"
+	"github.com/skepkv/skep/tools/internal/freeport"
 	"github.com/skepkv/skep/tools/internal/redistest"
 	"github.com/skepkv/skep/wire"
 	"github.com/skepkv/skep/wire/auth"
@@ -388,7 +389,7 @@ func TestRedisOfAClusterByTLS(t *testing.T) {
 	p.issue("node")
 	at := func(file string) string { return filepath.Join(p.dir, file) }
 	file := filepath.Join(p.dir, "map.yaml")
-	ports := []string{freePort(t), freePort(t)}
+	ports := []string{freeport.Addr(t), freeport.Addr(t)}
 	require.NoError(t, os.WriteFile(file, fmt.Appendf(nil, "seed: 6c0f3a5e9b1d4827a3c5e7f90b2d4861\nnodes:\n"+
 		"  - {id: 1, name: a, addr: %q}\n  - {id: 2, name: b, addr: %q}\n", ports[0], ports[1]), 0o600))
 	var clients []*redistest.Client

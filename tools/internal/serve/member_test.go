@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/tls"
 	"encoding/json"
-	"net"
 	"os"
 	"path/filepath"
 	"testing"
@@ -16,17 +15,10 @@ import (
 	"github.com/skepkv/skep/replication/consensus"
 	"github.com/skepkv/skep/store/memstore"
 	"github.com/skepkv/skep/store/storetest"
+	"github.com/skepkv/skep/tools/internal/freeport"
 	"github.com/skepkv/skep/tools/internal/member"
 	"github.com/skepkv/skep/wire"
 )
-
-// freePort is an address where nobody listens.
-func freePort(t *testing.T) string {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	require.NoError(t, l.Close())
-	return l.Addr().String()
-}
 
 // founded is a configuration whose directory is the first node's of a cluster.
 func founded(t *testing.T, peer string) *Config {
@@ -86,7 +78,7 @@ func TestTwoServersAgreeByTLS(t *testing.T) {
 		at := func(file string) string { return filepath.Join(p.dir, file) }
 		return PeersConfig{Cert: at(name + ".pem"), Key: at(name + ".key"), CA: at("ca.pem")}
 	}
-	a := founded(t, freePort(t))
+	a := founded(t, freeport.Addr(t))
 	a.Peers = peers("a")
 	require.Empty(t, a.checkPeers())
 	start(t, a, Options{Store: memstore.New(memstore.Options{})})
@@ -109,7 +101,7 @@ func TestTwoServersAgreeByTLS(t *testing.T) {
 		return added, err
 	}
 	_, err := member.Join(t.Context(), b.Dir, "b", nil, func(context.Context) (member.Added, error) {
-		return add(clustermap.Node{Name: "b", Addr: "unix:" + b.Unix, Peer: freePort(t), Weight: 1})
+		return add(clustermap.Node{Name: "b", Addr: "unix:" + b.Unix, Peer: freeport.Addr(t), Weight: 1})
 	})
 	require.NoError(t, err)
 	_, err = add(clustermap.Node{Name: "b", Addr: "unix:x", Peer: "127.0.0.1:1", Weight: 1})
@@ -139,7 +131,7 @@ func TestTwoServersAgreeByTLS(t *testing.T) {
 	}
 	require.ErrorContains(t, err, "certificate required")
 
-	plain := founded(t, freePort(t))
+	plain := founded(t, freeport.Addr(t))
 	start(t, plain, Options{Store: memstore.New(memstore.Options{})})
 	first = dial(plain)
 	_, err = add(clustermap.Node{Name: "far", Addr: "10.0.0.9:7420", Peer: "10.0.0.9:7423", Weight: 1})
