@@ -79,7 +79,7 @@ func bootInstalls(t *testing.T, deb string) {
 	put("etc/systemd/system/first-start.service", "[Unit]\nAfter=multi-user.target\n[Service]\nType=exec\n"+
 		"ExecStart=/bin/sh -c 'bash /usr/local/sbin/first-start >/dev/ttyS0 2>&1; journalctl -u skep --no-pager -n 30 >/dev/ttyS0; "+
 		"systemctl poweroff'\n[Install]\nWantedBy=multi-user.target\n", 0o644)
-	do("systemctl enable first-start && systemctl mask systemd-networkd-wait-online")
+	do("systemctl enable first-start && systemctl mask serial-getty@ttyS0") // a getty hangs up who writes there
 	disk := filepath.Join(t.TempDir(), "disk")
 	// /proc of the clean root is a mounted one.
 	made := filepath.Join(t.TempDir(), "made")

@@ -92,6 +92,10 @@ func (a *app) sizeCommand() *cobra.Command {
 			return err
 		}
 		r.Answer = *answer
+		if settings != "" && answer.Drives > serve.MostFileDevices {
+			return skep.Invalidf("size", "--settings, drives", answer.Drives, fmt.Sprintf(
+				"at most %d, which one server has: ask with --prompts of one server, and --drives", serve.MostFileDevices))
+		}
 		if settings != "" {
 			if err := writeSettings(settings, ask, answer); err != nil {
 				return err

@@ -30,6 +30,10 @@ func TestSizeWritesSettings(t *testing.T) {
 	again := skepRun(t, "size", "--settings", file)
 	assert.Equal(t, 2, again.Code)
 	assert.Contains(t, again.Stderr, "not there yet")
+	fleet := skepRun(t, "size", "--prompts", "1000", "--settings", filepath.Join(dir, "fleet.yaml"))
+	assert.Equal(t, 2, fleet.Code)
+	assert.Contains(t, fleet.Stderr, "at most 64, which one server has")
+	assert.NoFileExists(t, filepath.Join(dir, "fleet.yaml"), "a server would refuse it")
 	both := skepRun(t, "size", "--model", "llama-3.1-8b", "--config", model)
 	assert.Equal(t, 2, both.Code)
 }

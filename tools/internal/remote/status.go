@@ -173,9 +173,9 @@ func (s *StatusResult) well() bool {
 }
 
 func statusText(w io.Writer, s *StatusResult) {
-	limit := "no cap"
+	limit, free := "no cap", "" // without a cap files grow, and nobody knows how many groups there will be
 	if s.CapacityBytes > 0 {
-		limit = "cap " + command.Size(s.CapacityBytes)
+		limit, free = "cap "+command.Size(s.CapacityBytes), fmt.Sprintf(", %d free", s.FreeGroups)
 	}
 	hits := "nothing was looked up yet"
 	if s.Lookups > 0 {
@@ -183,7 +183,7 @@ func statusText(w io.Writer, s *StatusResult) {
 	}
 	rows := [][]string{command.Row("server", s.Server), command.Row("state", s.State),
 		command.Row("blocks", fmt.Sprintf("%d, %s", s.Blocks, command.Size(s.BlockBytes))),
-		command.Row("space", fmt.Sprintf("%s of drives, %s, %d groups in use, %d free", command.Size(s.DeviceBytes), limit, s.Groups, s.FreeGroups)),
+		command.Row("space", fmt.Sprintf("%s of drives, %s, %d groups in use%s", command.Size(s.DeviceBytes), limit, s.Groups, free)),
 		command.Row("hit ratio", hits)}
 	if len(s.Unhealthy) == 0 {
 		rows = append(rows, command.Row("drives", fmt.Sprintf("%d, all well", len(s.Devices))))

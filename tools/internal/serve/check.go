@@ -22,6 +22,9 @@ func problem(field string, value, limit any) error {
 	return skep.Invalidf("serve", field, value, limit)
 }
 
+// MostFileDevices is how many devices a store may have.
+const MostFileDevices = 64
+
 // problems lists what is wrong with c, by field.
 func (c *Config) problems() []error {
 	var wrong []error
@@ -31,7 +34,8 @@ func (c *Config) problems() []error {
 		}
 	}
 	bad(c.Dir == "", "dir", "empty", "a directory")
-	bad(c.FileDevices < 0 || c.FileDevices > 64, "file_devices", c.FileDevices, "1 to 64, or 0 for those there are")
+	bad(c.FileDevices < 0 || c.FileDevices > MostFileDevices, "file_devices", c.FileDevices,
+		fmt.Sprintf("1 to %d, or 0 for those there are", MostFileDevices))
 	bad(c.FileDevices > 0 && len(c.Devices) > 0, "file_devices and devices", "both", "one of them")
 	one := slices.Contains([]bool{c.Listen != None, c.Unix != None, c.RESP != None, c.HTTP != None}, true)
 	bad(!one, "listen, unix, resp and http", "all none", "at least one")

@@ -230,7 +230,7 @@ func TestKubernetesManifestOfACluster(t *testing.T) {
 func TestSystemdUnit(t *testing.T) {
 	t.Parallel()
 	unit := read(t, filepath.Join(deploy, "skep.service"))
-	for _, want := range []string{"ExecStart=/usr/local/bin/skep serve --config", "ExecReload=/bin/kill -HUP", "TimeoutStopSec=90", "Type=notify", "RestartPreventExitStatus=2", "WatchdogSec="} {
+	for _, want := range []string{"ExecStart=/usr/local/bin/skep serve --config", "ExecReload=/bin/sh -c 'kill -HUP $MAINPID'", "TimeoutStopSec=90", "Type=notify", "RestartPreventExitStatus=2", "WatchdogSec="} {
 		assert.Contains(t, unit, want)
 	}
 	for _, flag := range regexp.MustCompile(`--([a-z-]+)`).FindAllStringSubmatch(regexp.MustCompile(`(?m)^ExecStart=.*$`).FindString(unit), -1) {
