@@ -14,6 +14,8 @@ import (
 	"sync/atomic"
 	"syscall"
 	"time"
+
+	"github.com/skepkv/skep/tools/internal/self"
 )
 
 // load is I/O for the limit to do: one job on each file, all at once.
@@ -111,7 +113,7 @@ func (f *fio) run(ctx context.Context, l load) (Sample, error) {
 		// fio takes ':' for a separator of names.
 		args = append(args, fmt.Sprintf("--name=j%d", i), "--filename="+strings.ReplaceAll(path, ":", `\:`))
 	}
-	cmd := exec.CommandContext(ctx, f.path, args...)
+	cmd := self.Other(ctx, f.path, args...)
 	cmd.Dir = f.dir
 	// What malloc gets from the kernel it asks to be huge pages, as ours are.
 	cmd.Env = append(os.Environ(), "GLIBC_TUNABLES=glibc.malloc.hugetlb=1")

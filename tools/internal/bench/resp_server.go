@@ -191,8 +191,7 @@ func (w *respBench) startRedis(ctx context.Context, path string, lasting bool) (
 	if lasting {
 		keep = []string{"--appendonly", "yes", "--appendfsync", "always", "--auto-aof-rewrite-percentage", "0"}
 	}
-	cmd := exec.CommandContext(ctx, path, append(keep, "--port", strconv.Itoa(addr.Port), "--bind", "127.0.0.1", "--save", "", "--dir", w.dir)...)
-	cmd.SysProcAttr = self.EndWithParent()
+	cmd := self.Other(ctx, path, append(keep, "--port", strconv.Itoa(addr.Port), "--bind", "127.0.0.1", "--save", "", "--dir", w.dir)...)
 	s := &respServer{cmd: cmd, addr: addr.String(), said: &tail{}}
 	cmd.Stdout, cmd.Stderr = s.said, s.said
 	if err := cmd.Start(); err != nil {

@@ -27,8 +27,7 @@ func (w *wireBench) iperf(ctx context.Context, n int, r *WireRow) error {
 	}
 	port := strconv.Itoa(l.Addr().(*net.TCPAddr).Port)
 	l.Close()
-	server := exec.CommandContext(ctx, path, "-s", "-1", "-B", "127.0.0.1", "-p", port)
-	server.SysProcAttr = self.EndWithParent()
+	server := self.Other(ctx, path, "-s", "-1", "-B", "127.0.0.1", "-p", port)
 	if err := server.Start(); err != nil {
 		return err
 	}
@@ -36,7 +35,7 @@ func (w *wireBench) iperf(ctx context.Context, n int, r *WireRow) error {
 	defer server.Process.Kill()
 	for try := 0; ; try++ {
 		time.Sleep(50 * time.Millisecond)
-		out, err := exec.CommandContext(ctx, path, "-c", "127.0.0.1", "-p", port, "-P", strconv.Itoa(n), "-t", fmt.Sprint(max(1, int(w.Seconds+0.5))), "-J").Output()
+		out, err := self.Other(ctx, path, "-c", "127.0.0.1", "-p", port, "-P", strconv.Itoa(n), "-t", fmt.Sprint(max(1, int(w.Seconds+0.5))), "-J").Output()
 		if err != nil && try < 20 {
 			continue // it does not listen so soon
 		}

@@ -1,5 +1,5 @@
 // Package self starts the running program once more, as a process of its own: a benchmark has such processes
-// measured, and the demo has one killed.
+// measured, and the demo has one killed. It starts other programs as well, so that nothing of them is left.
 package self
 
 import (
@@ -27,4 +27,13 @@ func Command(ctx context.Context, program []string, args ...string) (*exec.Cmd, 
 	cmd.SysProcAttr = EndWithParent()
 	cmd.WaitDelay = 10 * time.Second
 	return cmd, nil
+}
+
+// Other prepares another program. Where ctx ends, it is killed with all that it has started: a child that goes on
+// would hold its output, and who waits for that would wait for the child. It ends with its parent.
+func Other(ctx context.Context, path string, args ...string) *exec.Cmd {
+	cmd := exec.CommandContext(ctx, path, args...)
+	asGroup(cmd)
+	cmd.WaitDelay = 10 * time.Second
+	return cmd
 }

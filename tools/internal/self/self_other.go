@@ -2,7 +2,13 @@
 
 package self
 
-import "syscall"
+import (
+	"os/exec"
+	"syscall"
+)
 
 // EndWithParent cannot be had on this system.
 func EndWithParent() *syscall.SysProcAttr { return nil }
+
+// asGroup cannot be had on this system.
+func asGroup(*exec.Cmd) {}
