@@ -26,9 +26,11 @@ func (o *opened) follow(ctx context.Context, from skep.Cursor, snapshot bool) (u
 	if err != nil {
 		return 0, err
 	}
-	id := last.Add(1)
-	streams.Store(id, &events{of: o, stream: st})
-	return id, nil
+	id, err := o.keep(&streams, &events{of: o, stream: st})
+	if err != nil {
+		_ = st.Close() // the store is being closed, which ends it too
+	}
+	return id, err
 }
 
 func eventsOf(id uint64) (*events, error) {

@@ -120,6 +120,7 @@ func skepgo_close(s C.skep_store, e *C.skep_error) (rc C.int) {
 	if o, err = take(uint64(s)); err == nil {
 		ctx, cancel := within(0)
 		defer cancel()
+		o.keepNoMore()
 		left := errors.Join(o.endQueues(ctx), o.endRestorings(ctx))
 		o.endPrefills(ctx)
 		o.endEvents()

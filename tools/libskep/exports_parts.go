@@ -77,11 +77,15 @@ func skepgo_begin(s C.skep_store, sc *C.skep_scope, parent unsafe.Pointer, depth
 	ctx, cancel := within(0)
 	defer cancel()
 	w, err := o.Begin(ctx, r)
-	if err == nil {
-		id := last.Add(1)
-		writers.Store(id, &writing{o, w})
-		*out = C.skep_writer(id)
+	if err != nil {
+		return
 	}
+	id, err := o.keep(&writers, &writing{o, w})
+	if err != nil {
+		_ = w.Abort(ctx)
+		return
+	}
+	*out = C.skep_writer(id)
 	return
 }
 

@@ -80,11 +80,15 @@ func skepgo_prefill_begin(s C.skep_store, sc *C.skep_scope, keys unsafe.Pointer,
 	if g, e := o.geometry(ctx, r.Scope.Namespace); e == nil { // else Prefill says so
 		p.layers = g.Layers()
 	}
-	if p.Prefill, err = o.front.Prefill(ctx, r); err == nil {
-		id := last.Add(1)
-		prefills.Store(id, p)
-		*out, *found = C.skep_prefill(id), C.uint32_t(p.History())
+	if p.Prefill, err = o.front.Prefill(ctx, r); err != nil {
+		return
 	}
+	id, err := o.keep(&prefills, p)
+	if err != nil {
+		err = errors.Join(err, p.Close(ctx))
+		return
+	}
+	*out, *found = C.skep_prefill(id), C.uint32_t(p.History())
 	return
 }
 

@@ -62,9 +62,14 @@ func skepgo_restore_begin(s C.skep_store, sc *C.skep_scope, keys unsafe.Pointer,
 		return
 	}
 	if r, err = beginFor(s, sc, keys, n, skep.Range{From: int(from), To: int(to)}, dest, uint64(on), cost, word, timeoutMs); err == nil {
-		id := last.Add(1)
-		restorings.Store(id, r)
-		*out = C.skep_restoring(id)
+		var number uint64
+		if number, err = r.of.keep(&restorings, r); err != nil {
+			ctx, cancel := within(timeoutMs)
+			defer cancel()
+			err = errors.Join(err, r.end(ctx))
+			return
+		}
+		*out = C.skep_restoring(number)
 	}
 	return
 }

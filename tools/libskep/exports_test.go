@@ -4,6 +4,7 @@ package main
 
 import (
 	"context"
+	"sync"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -35,3 +36,45 @@ func TestClosingSaysWhatIsNotReleased(t *testing.T) {
 	require.False(t, there)
 	require.NoError(t, o.endRestorings(t.Context()), "nothing is under way")
 }
+
+// What is opened while its store is being closed is refused: nobody would end it.
+func TestNothingIsKeptOfAStoreThatIsBeingClosed(t *testing.T) {
+	t.Parallel()
+	o := &opened{Store: &followed{}}
+	o.life, o.end = context.WithCancel(t.Context())
+	id, err := o.follow(t.Context(), skep.Cursor{}, false)
+	require.NoError(t, err)
+	o.keepNoMore()
+	o.endEvents()
+	_, err = eventsOf(id)
+	require.ErrorIs(t, err, skep.Invalid)
+
+	late := &followed{}
+	o.Store = late
+	_, err = o.follow(t.Context(), skep.Cursor{}, false)
+	require.ErrorIs(t, err, skep.Closed)
+	require.True(t, late.closed, "its stream is closed")
+	_, _, err = o.newQueue(1)
+	require.ErrorIs(t, err, skep.Closed)
+	for _, of := range []*sync.Map{&streams, &queues} {
+		of.Range(func(_, x any) bool {
+			switch x := x.(type) {
+			case *events:
+				require.NotSame(t, o, x.of)
+			case *queue:
+				require.NotSame(t, o, x.of)
+			}
+			return true
+		})
+	}
+}
+
+// followed is a store that has a stream of events.
+type followed struct {
+	skep.Store
+	skep.EventStream
+	closed bool
+}
+
+func (f *followed) Events(context.Context, skep.Cursor, bool) (skep.EventStream, error) { return f, nil }
+func (f *followed) Close() error                                                        { f.closed = true; return nil }

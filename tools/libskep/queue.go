@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -71,8 +72,11 @@ func (o *opened) newQueue(depth int) (uint64, *queue, error) {
 	}
 	q := &queue{of: o, depth: depth, signal: s}
 	q.life, q.end = context.WithCancel(o.life)
-	id := last.Add(1)
-	queues.Store(id, q)
+	id, err := o.keep(&queues, q)
+	if err != nil {
+		q.end()
+		return 0, nil, errors.Join(err, s.close())
+	}
 	return id, q, nil
 }
 

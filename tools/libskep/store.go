@@ -65,6 +65,7 @@ type opened struct {
 	loans  []*loan.Loan
 
 	mu      sync.Mutex
+	closing bool // nothing more is kept
 	spaces  map[skep.NamespaceID]skep.NamespaceSpec
 	next    uint64 // address or stream to give
 	memory  map[uint64]gpu.Memory
@@ -83,6 +84,26 @@ type opened struct {
 }
 
 const op = "libskep"
+
+// keep puts what is of the store into a table, under a number that a C program has. Closed: the store is being closed,
+// and its tables were gone through.
+func (o *opened) keep(table *sync.Map, x any) (uint64, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.closing {
+		return 0, &skep.Error{Op: op, Kind: skep.Closed}
+	}
+	id := last.Add(1)
+	table.Store(id, x)
+	return id, nil
+}
+
+// keepNoMore comes before the tables are gone through.
+func (o *opened) keepNoMore() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.closing = true
+}
 
 // last is the last number that was given to something a C program has.
 var last atomic.Uint64
