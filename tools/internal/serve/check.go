@@ -46,6 +46,7 @@ func (c *Config) problems() []error {
 		wrong = append(wrong, c.checkPort(l.name, l.addr)...)
 	}
 	bad(c.Store.Policy != "cost" && c.Store.Policy != "lru" && c.Store.Policy != "s3fifo", "store.policy", c.Store.Policy, "cost, lru or s3fifo")
+	bad(c.Store.WriteBudget > 0 && c.Store.DRAMBytes == 0, "store.dram_bytes with store.write_budget", c.Store.DRAMBytes, "more than 0: blocks wait in the DRAM tier")
 	bad(c.Store.Backend != device.Auto && c.Store.Backend != device.IOUring && c.Store.Backend != device.Pool, "store.backend", c.Store.Backend, "auto, iouring or pool")
 	bad(c.Store.IOBytes < leastIOBytes, "store.io_bytes", c.Store.IOBytes, "at least 64MiB")
 	bad(c.Store.BlockBytes < 1 || c.Store.BlockBytes > skep.MaxPartBytes, "store.block_bytes", c.Store.BlockBytes, "1 to 512MiB")

@@ -136,22 +136,26 @@ func loadWithin(limit int64, path string, environ []string, flags map[string]str
 			}
 		}
 	}
-	c.countDevices()
+	wrong = append(wrong, c.countDevices()...)
 	wrong = append(wrong, c.listenAsNode()...)
 	wrong = append(append(wrong, c.problems()...), c.tooLarge(limit)...)
 	return c, errors.Join(wrong...)
 }
 
 // countDevices takes a number of devices, as it was written once, for file_devices.
-func (c *Config) countDevices() {
+func (c *Config) countDevices() []error {
 	n, ok := c.Devices.number()
 	if !ok {
-		return
+		return nil
+	}
+	if n == 0 {
+		return []error{problem("devices", n, "paths, or a number as of file_devices: 1 or more")}
 	}
 	c.Devices, c.counted = Paths{}, true
 	if c.FileDevices == 0 {
 		c.FileDevices = n
 	}
+	return nil
 }
 
 // merge reads YAML over c, unless there is too much of it.

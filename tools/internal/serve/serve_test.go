@@ -24,6 +24,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/store"
 	"github.com/skepkv/skep/store/memstore"
 	"github.com/skepkv/skep/store/storetest"
 	"github.com/skepkv/skep/tools/internal/redistest"
@@ -84,6 +85,26 @@ func TestDevicesByNumberAndByPath(t *testing.T) {
 	_, err := Load(write(t, "skep.yaml", "dir: /d\nfile_devices: 2\ndevices: [/dev/a]\n"), nil, nil)
 	require.ErrorIs(t, err, skep.Invalid)
 	require.ErrorContains(t, err, "file_devices and devices is both, must be one of them")
+	_, err = Load(write(t, "skep.yaml", "dir: /d\ndevices: 0\n"), nil, nil)
+	require.ErrorContains(t, err, "devices is 0, must be paths")
+}
+
+// A write budget is the store's, and needs a DRAM tier, in which blocks wait.
+func TestAWriteBudgetIsASetting(t *testing.T) {
+	t.Parallel()
+	c, err := Load(write(t, "skep.yaml", "dir: /d\nstore: {write_budget: 3.84TB}\n"), nil, nil)
+	require.NoError(t, err)
+	assert.EqualValues(t, 3.84e12, c.storeOptions().WriteBudget)
+	_, err = Load(write(t, "skep.yaml", "dir: /d\nstore: {write_budget: 1GB, dram_bytes: 0}\n"), nil, nil)
+	require.ErrorContains(t, err, "store.dram_bytes with store.write_budget")
+	c.Dir = t.TempDir()
+	c.FileDevices, c.Store.CapacityBytes = 2, 256<<20
+	st, err := store.Open(t.Context(), c.storeOptions())
+	require.NoError(t, err)
+	figures, err := st.Stats(t.Context())
+	require.NoError(t, err)
+	assert.EqualValues(t, 3.84e12, figures.Admission.BudgetPerDay, "of each device")
+	require.NoError(t, st.Close())
 }
 
 // Everything wrong is in one error, by field.
