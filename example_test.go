@@ -47,7 +47,7 @@ func use(ctx context.Context, st skep.Store) error {
 	}
 	computed := compute(chain[found.Blocks:])
 	fmt.Printf("%d of %d blocks are stored, %d are computed\n", found.Blocks, len(chain), len(computed))
-	if _, err := ns.Put(ctx, chain, found.Blocks, computed...); err != nil {
+	if _, err := ns.Put(ctx, chain, found.Blocks, computed...); err != nil { // declined blocks among them
 		return err
 	}
 

@@ -149,9 +149,10 @@ func (n *Namespace) Lookup(ctx context.Context, keys []Key) (LookupResult, error
 
 // Put stores blocks, the bytes of PartKV, as the blocks of keys[from:] and waits until they are committed: see Putter. keys
 // is the chain from its first block on, of which the blocks before from are stored already; in an unchained namespace it is
-// any keys.
+// any keys. A block that was declined is an error here, that of Stored; the results are given beside it, and the other blocks
+// are stored.
 //
-// Errors: those of Putter.Put; Invalid where keys[from:] are fewer than the blocks.
+// Errors: those of Putter.Put and of Stored; Invalid where keys[from:] are fewer than the blocks.
 func (n *Namespace) Put(ctx context.Context, keys []Key, from int, blocks ...[]byte) ([]PutResult, error) {
 	if from < 0 || from > len(keys) || len(blocks) > len(keys)-from {
 		return nil, Invalidf("put", "first block", from, "0 or more, and no block without a key")
@@ -163,7 +164,11 @@ func (n *Namespace) Put(ctx context.Context, keys []Key, from int, blocks ...[]b
 	for i, b := range blocks {
 		r.Blocks[i] = Block{Key: keys[from+i], Parts: []Part{{Bytes: b}}}
 	}
-	return n.store.Put(ctx, &r)
+	results, err := n.store.Put(ctx, &r)
+	if err == nil {
+		err = Stored(results)
+	}
+	return results, err
 }
 
 // Load restores a chain, whose Scope it fills in, and says how many of the blocks that were asked for, from the first, have come

@@ -137,6 +137,22 @@ func (r PutResult) String() string {
 	return r.Outcome.String()
 }
 
+// Stored is nil where the store has every block of a put, under the Outcome Committed, Accepted or Exists. Else it says how
+// many were declined and which was the first; its Kind is that one's Reason, so that errors.Is(err, skep.Full) works.
+func Stored(results []PutResult) error {
+	declined, first := 0, 0
+	for i := len(results) - 1; i >= 0; i-- {
+		if results[i].Outcome == Declined {
+			declined, first = declined+1, i
+		}
+	}
+	if declined == 0 {
+		return nil
+	}
+	return &Error{Op: "put", Kind: results[first].Reason, Err: fmt.Errorf("%d of %d blocks declined, the first is block %d of the put",
+		declined, len(results), first)}
+}
+
 // WantRequest asks which of a chain's blocks a put would store.
 type WantRequest struct {
 	Scope
@@ -157,8 +173,8 @@ type Putter interface {
 	// It promises nothing.
 	Want(ctx context.Context, r *WantRequest) ([]Want, error)
 	// Put stores whole blocks and reports one result a block, in order. A block is
-	// declined without failing its neighbours; an error means none is known to be
-	// stored. It returns when the Ack asked for is reached. The parts' bytes are read
+	// declined without failing its neighbours, and without an error: Stored makes one of the results. An error means
+	// none is known to be stored. It returns when the Ack asked for is reached. The parts' bytes are read
 	// until it returns (a copy is made only for AckAccepted, for Exposed, or when they are
 	// not aligned to 4 KiB); a cancelled Put returns early with its blocks in doubt: whole
 	// or absent. Nothing takes memory back from a drive: where one has not let go of the
