@@ -67,7 +67,7 @@ func use(ctx context.Context, st skep.Store) error {
 		return err
 	}
 	fmt.Printf("%d blocks loaded, the same bytes: %v\n", loaded, bytes.Equal(want, kv))
-	return st.Release(ctx, found.Lease.ID)
+	return ns.Release(ctx, found.Lease.ID)
 }
 
 const blockBytes = 2 * 2 * 8 * 16 * 64 * 2 // layers, K and V, heads, tokens, dimensions, bytes of bf16
