@@ -167,8 +167,8 @@ func (n *Namespace) Hint(ctx context.Context, keys []Key, h Hint) (int, error) {
 
 // Put stores blocks, the bytes of PartKV, as the blocks of keys[from:] and waits until they are committed: see Putter. keys
 // is the chain from its first block on, of which the blocks before from are stored already; in an unchained namespace it is
-// any keys. A block that was declined is an error here, that of Stored; the results are given beside it, and the other blocks
-// are stored.
+// any keys. A block that was declined is an error here, that of Stored; the results are given beside it, and the
+// other blocks are stored.
 //
 // Errors: those of Putter.Put and of Stored; Invalid where keys[from:] are fewer than the blocks.
 func (n *Namespace) Put(ctx context.Context, keys []Key, from int, blocks ...[]byte) ([]PutResult, error) {

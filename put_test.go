@@ -24,7 +24,8 @@ func TestNamespacePutFailsForADeclinedBlock(t *testing.T) {
 	t.Parallel()
 	st := memstore.New(memstore.Options{CapacityBytes: 100, DeclineWhenFull: true})
 	t.Cleanup(func() { require.NoError(t, st.Close()) })
-	ns, err := skep.OpenNamespace(t.Context(), st, skep.NamespaceSpec{Tenant: "t", Name: "n", Shape: skep.Shape{Kind: skep.Opaque, BlockTokens: 1}})
+	ns, err := skep.OpenNamespace(t.Context(), st, skep.NamespaceSpec{Tenant: "t", Name: "n",
+		Shape: skep.Shape{Kind: skep.Opaque, BlockTokens: 1}})
 	require.NoError(t, err)
 	res, err := ns.Put(t.Context(), []skep.Key{{1}, {2}}, 0, make([]byte, 60), make([]byte, 60))
 	require.ErrorIs(t, err, skep.Full)
