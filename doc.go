@@ -41,7 +41,16 @@
 //	Put       whole blocks in one call, or begin, write parts from many writers, commit
 //	Restore   a session that loads many chains in a chosen order into given memory,
 //	          while the caller claims what it computes itself, reprioritises, stops
-//	Delete, Hint, Purge, Stats, Events
+//	Lease     renew or release what a lookup promised
+//	Hint      what is known of blocks' future, pins among it
+//	Delete    blocks, or with Purge all of a namespace, model, tenant or salt
+//	Alloc     memory that puts and restores use without a copy
+//	Stats     what the store does, and Events, a stream of what happens to blocks
+//
+// The rest is opening and listing namespaces, ListKeys, Sidecar and DeviceOf: see Store.
+//
+// Namespace is a handle that makes the common calls for one namespace; Load and Stored do what each caller of Restore
+// and Put needs.
 //
 // # Buffers
 //

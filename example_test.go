@@ -26,7 +26,7 @@ func Example() {
 func use(ctx context.Context, st skep.Store) error {
 	// A namespace is one model's blocks of one shape: here 2 layers, 8 KV heads of 64 dimensions in bf16, 16 tokens a block.
 	shape := skep.Shape{Kind: skep.Attention, Layers: 2, KVHeads: 8, HeadDim: 64, Element: skep.BF16, BlockTokens: 16}
-	spec := skep.NamespaceSpec{Tenant: "acme", Name: "chat", Model: "llama@1", Shape: shape, Chained: true}
+	spec := skep.NamespaceSpec{Tenant: "default", Name: "chat", Model: "llama@1", Shape: shape, Chained: true}
 	ns, err := skep.OpenNamespace(ctx, st, spec)
 	if err != nil {
 		return err
@@ -47,7 +47,7 @@ func use(ctx context.Context, st skep.Store) error {
 	}
 	computed := compute(chain[found.Blocks:])
 	fmt.Printf("%d of %d blocks are stored, %d are computed\n", found.Blocks, len(chain), len(computed))
-	if _, err := ns.Put(ctx, chain, found.Blocks, computed...); err != nil {
+	if _, err := ns.Put(ctx, chain, found.Blocks, computed...); err != nil { // or declined
 		return err
 	}
 
@@ -67,7 +67,7 @@ func use(ctx context.Context, st skep.Store) error {
 		return err
 	}
 	fmt.Printf("%d blocks loaded, the same bytes: %v\n", loaded, bytes.Equal(want, kv))
-	return st.Release(ctx, found.Lease.ID)
+	return ns.Release(ctx, found.Lease.ID)
 }
 
 const blockBytes = 2 * 2 * 8 * 16 * 64 * 2 // layers, K and V, heads, tokens, dimensions, bytes of bf16

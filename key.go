@@ -75,8 +75,24 @@ func (s Salt) String() string {
 // Format hides the secret from every verb.
 func (s Salt) Format(f fmt.State, _ rune) { io.WriteString(f, s.String()) }
 
-// MarshalText hides the secret from encoders of text, JSON among them.
-func (s Salt) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
+// MarshalText hides the secret from encoders of text, JSON among them. The empty salt is empty.
+func (s Salt) MarshalText() ([]byte, error) {
+	if s == "" {
+		return nil, nil
+	}
+	return []byte(s.String()), nil
+}
+
+// UnmarshalText takes a secret as it is. It refuses, as Invalid, what String and MarshalText put in place of one.
+func (s *Salt) UnmarshalText(b []byte) error {
+	for _, shown := range []Salt{"", "s"} {
+		if string(b) == shown.String() {
+			return Invalidf("unmarshal", "salt", string(b), "the secret, which encoders do not write")
+		}
+	}
+	*s = Salt(b)
+	return nil
+}
 
 // LogValue hides the secret from slog.
 func (s Salt) LogValue() slog.Value { return slog.StringValue(s.String()) }

@@ -101,6 +101,25 @@ func TestSaltIsHiddenFromEncoders(t *testing.T) {
 	require.NotContains(t, string(js), "secret")
 }
 
+// What an encoder writes of a salt is not read back as one.
+func TestSaltIsNotReadBack(t *testing.T) {
+	t.Parallel()
+	js, err := json.Marshal(skep.Scope{Namespace: 1, Salt: "secret"})
+	require.NoError(t, err)
+	back := skep.Scope{}
+	require.ErrorIs(t, json.Unmarshal(js, &back), skep.Invalid)
+	require.Empty(t, back.Salt)
+	require.ErrorIs(t, json.Unmarshal([]byte(`{"Salt":"none"}`), &back), skep.Invalid)
+	require.Empty(t, back.Salt)
+	// Who has none, and who writes a secret down, has what was meant.
+	js, err = json.Marshal(skep.Scope{Namespace: 1})
+	require.NoError(t, err)
+	require.NoError(t, json.Unmarshal(js, &back))
+	require.Equal(t, skep.Scope{Namespace: 1}, back)
+	require.NoError(t, json.Unmarshal([]byte(`{"Salt":"secret"}`), &back))
+	require.Equal(t, skep.Salt("secret"), back.Salt)
+}
+
 const (
 	firstKey  = "34fb5c825de7ca4aea6e712f19d439c1da0c92c37b423936c5f618545ca4fa1f"
 	secondKey = "3ac5d352be720e428633fe34fc74591b2b80060a7764e195d8f34068203ae98f"

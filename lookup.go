@@ -1,13 +1,15 @@
 package skep
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"math"
 	"time"
 )
 
-// MaxChainKeys is the most keys one call may name.
+// MaxChainKeys is the most keys that one call may name: a lookup, over all of its runs, a restore, over all of its
+// chains, a Want, a Hint, a Delete. MaxPutBlocks is that of a put, MaxDepth says how deep its blocks may be.
 const MaxChainKeys = 1 << 20
 
 // DefaultLease is how long a lookup's promise holds when the request does not say.
@@ -85,6 +87,15 @@ func (c RecomputeCost) validate(op string) error {
 	return nil
 }
 
+// RenewalOf is how long a renewal of d has a lease last: DefaultLease for 0, as of a lookup. Invalid unless d is 0 to
+// MaxLease.
+func RenewalOf(d time.Duration) (time.Duration, error) {
+	if d < 0 || d > MaxLease {
+		return 0, Invalidf("renew", "lease", d, "0 to "+MaxLease.String())
+	}
+	return cmp.Or(d, DefaultLease), nil
+}
+
 // LookupRequest asks for the longest prefix of Keys that can be restored now.
 type LookupRequest struct {
 	Scope
@@ -138,7 +149,10 @@ type LookupResult struct {
 	// reckoned from the size of the last one.
 	Bytes int64
 	// Lease is zero when none was asked for, nothing was found, or the tenant's
-	// leased bytes are at their cap (LeaseDenied).
+	// leased bytes are at their cap (LeaseDenied). A lease counts with the bytes of its whole prefix; leases that one
+	// tenant has of the same prefix count once, those of a longer or another one besides, though they share blocks. Who
+	// is denied releases leases sooner (Leaser.Release), asks for shorter ones, or raises store.Options.LeasedBytes,
+	// leased_bytes of a server. What was found may be restored all the same, and may be evicted meanwhile.
 	Lease       Lease
 	LeaseDenied bool
 	Tiers       []Tier        // of each of the Blocks, when asked for; the caller's
@@ -150,7 +164,10 @@ type LookupResult struct {
 type PrefixFinder interface {
 	// Lookup finds the longest prefix of the request's chain that can be restored
 	// right now and leases it. It sees every block whose put returned before it
-	// began. Nothing found is a result with Blocks 0, not an error.
+	// began. Nothing found is a result with Blocks 0, not an error; nor is a lease that was denied (LeaseDenied).
+	// Answers come from memory: it waits for no drive.
+	//
+	// Errors: Invalid, NotFound (no such namespace).
 	Lookup(ctx context.Context, r *LookupRequest) (LookupResult, error)
 	// LookupRuns is a Lookup of each of many runs of keys in one call, with one lease for all that is found. A run that
 	// is not there, or not whole, changes nothing for the others.
@@ -161,9 +178,12 @@ type PrefixFinder interface {
 
 // Leaser keeps and gives back promises.
 type Leaser interface {
-	// Renew extends a lease to d from now, at most MaxLease; LeaseExpired when it is
-	// unknown or has run out.
+	// Renew has a lease end d from now, at most MaxLease; 0 is DefaultLease. It may end it sooner than it would have.
+	//
+	// Errors: Invalid, LeaseExpired (it is unknown or has run out).
 	Renew(ctx context.Context, id LeaseID, d time.Duration) (Lease, error)
 	// Release ends a lease. Releasing one that is unknown or over is not an error.
+	//
+	// Errors: none but those of every call (Store).
 	Release(ctx context.Context, id LeaseID) error
 }

@@ -147,11 +147,30 @@ func (n *Namespace) Lookup(ctx context.Context, keys []Key) (LookupResult, error
 	return n.store.Lookup(ctx, &LookupRequest{Scope: n.Scope(), Keys: keys})
 }
 
+// Renew has a lease of a lookup end d from now: see Leaser.
+func (n *Namespace) Renew(ctx context.Context, id LeaseID, d time.Duration) (Lease, error) {
+	return n.store.Renew(ctx, id, d)
+}
+
+// Release ends a lease of a lookup: see Leaser.
+func (n *Namespace) Release(ctx context.Context, id LeaseID) error { return n.store.Release(ctx, id) }
+
+// Want says which of keys a put of them, bytes in all, would store: see Putter.
+func (n *Namespace) Want(ctx context.Context, keys []Key, bytes int64) ([]Want, error) {
+	return n.store.Want(ctx, &WantRequest{Scope: n.Scope(), Keys: keys, Bytes: bytes})
+}
+
+// Hint tells what is known of the future of keys: see Hinter.
+func (n *Namespace) Hint(ctx context.Context, keys []Key, h Hint) (int, error) {
+	return n.store.Hint(ctx, n.Scope(), keys, h)
+}
+
 // Put stores blocks, the bytes of PartKV, as the blocks of keys[from:] and waits until they are committed: see Putter. keys
 // is the chain from its first block on, of which the blocks before from are stored already; in an unchained namespace it is
-// any keys.
+// any keys. A block that was declined is an error here, that of Stored; the results are given beside it, and the
+// other blocks are stored.
 //
-// Errors: those of Putter.Put; Invalid where keys[from:] are fewer than the blocks.
+// Errors: those of Putter.Put and of Stored; Invalid where keys[from:] are fewer than the blocks.
 func (n *Namespace) Put(ctx context.Context, keys []Key, from int, blocks ...[]byte) ([]PutResult, error) {
 	if from < 0 || from > len(keys) || len(blocks) > len(keys)-from {
 		return nil, Invalidf("put", "first block", from, "0 or more, and no block without a key")
@@ -163,7 +182,11 @@ func (n *Namespace) Put(ctx context.Context, keys []Key, from int, blocks ...[]b
 	for i, b := range blocks {
 		r.Blocks[i] = Block{Key: keys[from+i], Parts: []Part{{Bytes: b}}}
 	}
-	return n.store.Put(ctx, &r)
+	results, err := n.store.Put(ctx, &r)
+	if err == nil {
+		err = Stored(results)
+	}
+	return results, err
 }
 
 // Load restores a chain, whose Scope it fills in, and says how many of the blocks that were asked for, from the first, have come

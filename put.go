@@ -18,12 +18,16 @@ const (
 	MaxBlockNameSize = 2048
 	// MaxPutBlocks is the most blocks one Put may carry.
 	MaxPutBlocks = 1 << 16
-	// MaxDepth is the deepest block of a chain.
+	// MaxDepth is the depth of the deepest block that can be put. A lookup and a restore name a chain from its first block
+	// on, and so reach none deeper than MaxChainKeys-1.
 	MaxDepth = 1<<24 - 1
 )
 
 // DefaultPutTimeout is how long an open BlockWriter lives when nobody commits it.
 const DefaultPutTimeout = time.Minute
+
+// MaxPutTimeout is the longest that a BlockWriter may be asked to live.
+const MaxPutTimeout = time.Hour
 
 // PartSpec names one part of a block and its size in bytes.
 type PartSpec struct {
@@ -54,7 +58,10 @@ type Block struct {
 type Ack uint8
 
 const (
-	// AckCommitted waits until the block is stored as its namespace's class promises.
+	// AckCommitted waits until the block is stored as its namespace's class promises. Where the store admits Cache blocks
+	// to its drives by what they are used for (store.Options.Admission), a Cache block is Accepted instead: it is readable
+	// from memory, a crash loses it until the store has decided, and an event of kind EventCommitted or EventEvicted
+	// tells what it decided. Flush has it decide at once. Durable blocks are never held back so.
 	AckCommitted Ack = 0
 	// AckAccepted waits until the bytes are copied and readable from memory; the
 	// commit follows, as an event, and a Flush waits for it.
@@ -99,7 +106,7 @@ const (
 	Declined Outcome = 0
 	// Committed: stored as the namespace's class promises.
 	Committed Outcome = 1
-	// Accepted: readable from memory, commit to follow.
+	// Accepted: readable from memory; what follows is a commit, or an eviction where the block is not admitted.
 	Accepted Outcome = 2
 	// Exists: an earlier writer of this key won (chained namespaces only).
 	Exists Outcome = 3
@@ -137,11 +144,31 @@ func (r PutResult) String() string {
 	return r.Outcome.String()
 }
 
+// Stored is nil where the store has every block of a put, under the Outcome Committed, Accepted or Exists. Else it
+// says how many were declined and which was the first; its Kind is that one's Reason, so that errors.Is(err,
+// skep.Full) works.
+func Stored(results []PutResult) error {
+	declined, first := 0, 0
+	for i := len(results) - 1; i >= 0; i-- {
+		if results[i].Outcome == Declined {
+			declined, first = declined+1, i
+		}
+	}
+	if declined == 0 {
+		return nil
+	}
+	return &Error{Op: "put", Kind: results[first].Reason,
+		Err: fmt.Errorf("%d of %d blocks declined, the first is block %d of the put", declined, len(results), first)}
+}
+
 // WantRequest asks which of a chain's blocks a put would store.
 type WantRequest struct {
 	Scope
-	Keys  []Key // lent for the call
-	Bytes int64 // of all of them together, for the admission and quota decision
+	Keys []Key // lent for the call
+	// Bytes is what a put of them all would store. A Store that refuses by size declines, as Full or Quota, what is more
+	// than it takes: the one in memory does, where it has caps. The engine, which evicts to make room, does not look at
+	// it.
+	Bytes int64
 }
 
 // Want answers for one key: Wanted, or why not (Exists, or Declined with a reason).
@@ -155,23 +182,34 @@ type Want struct {
 type Putter interface {
 	// Want says which blocks are wanted, before the caller copies them out of a GPU.
 	// It promises nothing.
+	//
+	// Errors: Invalid, NotFound (no such namespace).
 	Want(ctx context.Context, r *WantRequest) ([]Want, error)
 	// Put stores whole blocks and reports one result a block, in order. A block is
-	// declined without failing its neighbours; an error means none is known to be
-	// stored. It returns when the Ack asked for is reached. The parts' bytes are read
+	// declined without failing its neighbours, and without an error: Stored makes one of the results. An error means
+	// none is known to be stored. It returns when the Ack asked for is reached. The parts' bytes are read
 	// until it returns (a copy is made only for AckAccepted, for Exposed, or when they are
 	// not aligned to 4 KiB); a cancelled Put returns early with its blocks in doubt: whole
 	// or absent. Nothing takes memory back from a drive: where one has not let go of the
 	// parts' bytes, which a cancelled Put and a drive that hangs bring about, the error is
 	// NotReleased, and they are the caller's when PutRequest.Released was called. It wraps the error
 	// there was; with none the results are given beside it.
+	//
+	// Errors: Invalid (the first block that is bad; none is stored), NotFound (no such namespace), NotReleased,
+	// Overloaded (too many calls are under way), Denied (the tenant's encryption key is not there). A network client
+	// that reaches no server declines the blocks, as Unavailable, unless it is strict.
 	Put(ctx context.Context, r *PutRequest) ([]PutResult, error)
 	// Begin opens a block for several writers. Either Commit or Abort must be called;
 	// after BeginRequest.Timeout the store aborts it.
+	//
+	// Errors: Invalid, NotFound (no such namespace), NoMemory and Quota (open blocks hold what they may, of all tenants
+	// or of this one), Denied as of Put.
 	Begin(ctx context.Context, r *BeginRequest) (BlockWriter, error)
 	// Flush returns when every block accepted before it was called is committed or
 	// declined, and what was committed before survives the end of the process, whatever its
-	// Class.
+	// Class. It waits for the drives and the catalog.
+	//
+	// Errors: none but those of every call (Store).
 	Flush(ctx context.Context) error
 }
 
@@ -186,20 +224,33 @@ type BeginRequest struct {
 	ValidTokens int
 	Replaces    *Key
 	Manifest    Manifest
-	Timeout     time.Duration // 0: DefaultPutTimeout
+	Timeout     time.Duration // 0: DefaultPutTimeout; at most MaxPutTimeout
+}
+
+// Validate returns an Invalid error naming the first field that is outside its limits in any namespace.
+func (r *BeginRequest) Validate() error {
+	const op = "begin"
+	if r.Timeout < 0 || r.Timeout > MaxPutTimeout {
+		return Invalidf(op, "timeout", r.Timeout, "0 to "+MaxPutTimeout.String())
+	}
+	return r.Scope.validate(op)
 }
 
 // BlockWriter takes a block's parts from as many writers as it has owners
 // (tensor-parallel ranks, pipeline stages, layers as they are computed). Its
-// methods may be called from several goroutines.
+// methods may be called from several goroutines. Once it was committed or aborted, by its Timeout too, Write and Commit
+// return Closed.
 type BlockWriter interface {
 	// Write copies p to offset bytes into the part. Ranges may come in any order, and
-	// must neither overlap nor pass the part's end. p is the caller's again on return. Quota or
-	// NoMemory when the list of pieces that lie apart would take more than open blocks may.
+	// must neither overlap nor pass the part's end. p is the caller's again on return.
+	//
+	// Errors: Invalid, Closed; Quota and NoMemory when the list of pieces that lie apart would take more than open blocks
+	// may.
 	Write(ctx context.Context, part string, offset int64, p []byte) error
-	// Commit stores the block, as Put does. Invalid when a byte of the manifest was
-	// not written; the writer stays open then. NotFound when what it was begun in has been
-	// deleted or purged since.
+	// Commit stores the block, as Put does, or says that it was declined.
+	//
+	// Errors: those of Put; Invalid when a byte of the manifest was not written, and the writer stays open then; NotFound
+	// when what it was begun in has been deleted or purged since; Closed.
 	Commit(ctx context.Context, ack Ack) (PutResult, error)
 	// Abort drops what was written. Aborting a committed or aborted block is not an error.
 	Abort(ctx context.Context) error

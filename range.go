@@ -21,7 +21,7 @@ type Subset struct {
 // All is every element, however many there are.
 var All Subset
 
-// Only is the elements [from, to).
+// Only is the elements [from, to). An empty one, as Only(0, 0) is, asks for nothing: calls refuse it as Invalid.
 func Only(from, to int) Subset { return Range{from, to}.Subset() }
 
 // IsAll reports whether s is All. Only(0, n) is not, where there are n.

@@ -46,7 +46,9 @@ type Destination struct {
 	// Memory is contiguous: block i of the chain's Blocks range begins at i·Stride,
 	// in the layout of the namespace's shape, whichever layers and heads are asked for.
 	Memory []byte
-	Stride int64 // bytes; 0: the part's size rounded up to 4 KiB
+	// Stride is in bytes, the part's size or more; 0: that size rounded up to 4 KiB, where the shape says it. It is
+	// looked at only where there is Memory.
+	Stride int64
 	// Paged fills an engine's paged KV.
 	Paged *Paged
 }
@@ -65,12 +67,12 @@ type Paged struct {
 type Chain struct {
 	Scope
 	Keys      []Key  // the chain, first block first; lent until the session is closed
-	Blocks    Subset // which of Keys to load
+	Blocks    Subset // which of Keys to load; as of Layers and Heads, an empty one is Invalid
 	Part      string // "" means PartKV
 	Direction Direction
 	Layers    Subset    // which of the shape's layers
 	Heads     Subset    // which of its KV heads; All but for attention shapes in HND order
-	Lease     LeaseID   // from the lookup that found it; 0 none
+	Lease     LeaseID   // from the lookup that found it; 0 none. One that is unknown or over is as none
 	Deadline  time.Time // zero: none. What has not landed by then is a miss with reason Deadline
 	Priority  int       // higher first
 	Dest      Destination
@@ -104,6 +106,28 @@ type RestoreRequest struct {
 	Window int64
 }
 
+// Validate returns an Invalid error naming the first field that is outside its limits in any namespace. All chains
+// together have as many keys as one may have.
+func (r *RestoreRequest) Validate() error {
+	const op = "restore"
+	if len(r.Chains) < 1 || len(r.Chains) > MaxChains {
+		return Invalidf(op, "chains", len(r.Chains), fmt.Sprintf("1 to %d", MaxChains))
+	}
+	if r.Window < 0 {
+		return Invalidf(op, "window in bytes", r.Window, "0 or more")
+	}
+	keys := 0
+	for i := range r.Chains {
+		if keys += len(r.Chains[i].Keys); keys > MaxChainKeys {
+			return Invalidf(op, "keys of all chains", keys, fmt.Sprintf("at most %d", MaxChainKeys))
+		}
+		if err := r.Chains[i].Scope.validate(op); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // Sum is the checksum of Len bytes, as it was computed when they were put: xxh3-64
 // seeded with Seed. The seed has the bytes' identity in it (namespace, salt, key, part,
 // granule, version), so bytes of another place do not match.
@@ -121,8 +145,8 @@ const MaxChains = 1024
 // directions.
 type Chunk struct {
 	Chain int // index into RestoreRequest.Chains
-	Block int // index into that chain's Keys
-	// Layers is which layers of the block the chunk is.
+	Block int // index into that chain's Keys, not into its Blocks
+	// Layers is which layers of the shape the chunk has; empty where the part has none.
 	Layers Range
 	Bytes  int64
 	Tier   Tier // where it came from
@@ -158,8 +182,10 @@ func (c *Chunk) AppendTo(b []byte) []byte {
 
 // Restorer loads blocks.
 type Restorer interface {
-	// Restore starts a session over a batch of chains. Bad arguments are Invalid and
+	// Restore starts a session over a batch of chains. Bad arguments
 	// start nothing. From here on the destinations belong to the session until it
-	// says they are released. Close must be called.
+	// says they are released. Close must be called. A block that is not there is no error but a chunk's.
+	//
+	// Errors: Invalid (no chain, among others), NotFound (no such namespace), Overloaded (too many calls are under way).
 	Restore(ctx context.Context, r *RestoreRequest) (Session, error)
 }

@@ -8,8 +8,8 @@ import (
 // Sidecars is a Store that keeps what a block says in its metadata as well, cut into rows by
 // what it is: the engine does, in Pebble. Medoid vectors and route tables of clustered contexts
 // are kept so (docs/explanation/sparse.md). The block stays the source: rows are made from it, are of one
-// version of it only, and go when it goes. A Store that is reached over a network, or that
-// stands in front of another, has none.
+// version of it only, and go when it goes. Over a network the calls are Unsupported; a Store in front of another
+// has what that one has.
 type Sidecars interface {
 	// PutSidecar keeps pieces as rows of the block of key: put together they must be the bytes of
 	// its one part, as it is stored. They take the place of those kept before, all at once: a

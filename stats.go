@@ -8,7 +8,7 @@ type Stats struct {
 	BackendReason string    `json:"backend_reason"` // why not another
 	Simulated     bool      `json:"simulated"`      // a device is a simulation
 	Opened        time.Time `json:"opened"`         // when the store was opened
-	Epoch         uint64    `json:"epoch"`          // how often it was opened
+	Epoch         uint64    `json:"epoch"`          // of its event cursors: another one at each open (Cursor)
 	State         string    `json:"state"`          // "ok", "read-only", "failed: why"
 
 	Blocks        int64 `json:"blocks"`         // stored
@@ -38,7 +38,7 @@ type Stats struct {
 	Evicted        int64            `json:"evicted"`         // blocks dropped to make room
 	EvictedUnread  int64            `json:"evicted_unread"`  // of these, the ones never found by a lookup, read or put again since they were put
 	MovedBytes     int64            `json:"moved_bytes"`     // payload written again by cleaning
-	Damaged        int64            `json:"damaged"`         // granules that did not match
+	Damaged        int64            `json:"damaged"`         // blocks whose bytes did not match
 	Leases         int              `json:"leases"`          // held now
 	LeasedBytes    int64            `json:"leased_bytes"`    // payload under them
 

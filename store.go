@@ -99,11 +99,14 @@ func (p Purge) Validate() error {
 // Hint tells the store what the caller knows about the future of blocks. Zero
 // fields say nothing.
 type Hint struct {
-	Pin     time.Duration // keep at least this long, within the tenant's pin budget; at most MaxPin
+	// Pin keeps the blocks at least this long, within the tenant's pin budget; at most MaxPin. Pins are not taken back: a
+	// shorter one changes nothing, and a pin ends with its time or with its block (Delete, Purge). Pin for as long as is
+	// sure, and again.
+	Pin     time.Duration
 	NextUse time.Duration // expected next use, from now
 	Steps   int           // steps to execution of the program that uses it (KVFlow)
 	TTL     time.Duration // worth nothing after this long (Continuum's time to live)
-	Program string        // whose blocks these are, for Stats and later hints
+	Program string        // whose blocks these are, for Stats.Programs
 	Drop    bool          // worth nothing from now on; not with Pin
 }
 
@@ -137,8 +140,8 @@ const MaxPin = 24 * time.Hour
 type Hinter interface {
 	// Hint applies h to those of keys that are stored and says how many. It does no I/O.
 	//
-	// Errors: Invalid, NotFound (no such namespace), Quota (pinning would pass the tenant's pin budget; nothing is
-	// pinned then).
+	// Errors: Invalid, NotFound (no such namespace), Quota (pinning would pass the tenant's pin budget, and nothing is
+	// pinned; or the tenant's hints would pass its part of all), Full (as many blocks have hints, or pins, as may).
 	Hint(ctx context.Context, s Scope, keys []Key, h Hint) (int, error)
 }
 

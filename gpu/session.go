@@ -58,6 +58,9 @@ type served struct {
 
 // Restore implements skep.Restorer.
 func (s *Store) Restore(ctx context.Context, r *skep.RestoreRequest) (skep.Session, error) {
+	if err := r.Validate(); err != nil {
+		return nil, err
+	}
 	ses := &session{s: s, era: s.tier.era.Load(), sums: r.Sums, window: r.Window, given: make(chan struct{}, 1)}
 	ses.keeping.held = make(chan struct{}, 1)
 	behind := *r
@@ -66,9 +69,7 @@ func (s *Store) Restore(ctx context.Context, r *skep.RestoreRequest) (skep.Sessi
 	for i := range r.Chains {
 		c := &served{Chain: r.Chains[i], inner: -1}
 		ses.chains = append(ses.chains, c)
-		if len(r.Chains) <= skep.MaxChains {
-			ses.serve(ctx, c)
-		}
+		ses.serve(ctx, c)
 		if c.to > c.from && c.to == c.plan.Blocks.To {
 			continue
 		}
@@ -84,7 +85,7 @@ func (s *Store) Restore(ctx context.Context, r *skep.RestoreRequest) (skep.Sessi
 		ses.window = max(1, r.Window/2)
 		behind.Window = max(1, r.Window-ses.window)
 	}
-	if len(behind.Chains) > 0 || len(r.Chains) == 0 {
+	if len(behind.Chains) > 0 {
 		inner, err := s.Store.Restore(ctx, &behind)
 		if err != nil {
 			if !errors.Is(err, skep.NotReleased) { // else something may write to what was to land

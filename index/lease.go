@@ -14,7 +14,7 @@ import (
 type LeaseRequest struct {
 	Deepest ID          // what Lookup or Probe gave
 	FP      Fingerprint // of that block: a slot reused since is noticed
-	Bytes   int64       // what it counts against the tenant's cap
+	Bytes   int64       // what it counts against the tenant's cap, once for all its leases of that block
 	Tenant  uint16
 	Until   time.Time
 	Pin     bool // counted against the pin cap instead of the lease cap
@@ -27,9 +27,23 @@ type lease struct {
 	prev    *lease
 	tenant  uint16
 	pin     bool
-	bytes   int64
 	until   int64
 }
+
+// share is a tenant's leases, or pins, of one block.
+type share struct {
+	deepest ID
+	tenant  uint16
+	pin     bool
+}
+
+// shared is how many there are and what they count against the cap together: the most of any since there were none.
+type shared struct {
+	n     int
+	bytes int64
+}
+
+func (e *lease) share() share { return share{e.deepest, e.tenant, e.pin} }
 
 // held is what a tenant has leased and pinned, and may.
 type held struct {
@@ -47,6 +61,7 @@ type leases struct {
 	mu         sync.Mutex // after Index.mu
 	byID       map[skep.LeaseID]*lease
 	of         map[ID]*lease // of a deepest block: the one granted last
+	shares     map[share]shared
 	held       map[uint16]*held
 	marks      []uint64
 	pending    []ID // granted, not marked yet
@@ -58,7 +73,8 @@ type leases struct {
 }
 
 func newLeases() leases {
-	return leases{byID: map[skep.LeaseID]*lease{}, of: map[ID]*lease{}, held: map[uint16]*held{}, soonest: math.MaxInt64}
+	return leases{byID: map[skep.LeaseID]*lease{}, of: map[ID]*lease{}, shares: map[share]shared{},
+		held: map[uint16]*held{}, soonest: math.MaxInt64}
 }
 
 func (l *leases) bytes() int64 { return int64(cap(l.marks)) * 8 }
@@ -126,14 +142,18 @@ func (x *Index) Grant(r LeaseRequest) (skep.LeaseID, error) {
 	if left := x.cfg.MaxLeases - len(l.byID); !mayTake(h.n, left) {
 		return 0, overShare(op, "leases and pins", h.n, left)
 	}
-	if c := h.caps[k]; c > 0 && r.Bytes > c-h.bytes[k] {
-		return 0, &skep.Error{Op: op, Kind: skep.Quota, Field: [2]string{"leased bytes", "pinned bytes"}[k],
-			Value: fmt.Sprintf("%d and %d more", h.bytes[k], r.Bytes), Limit: fmt.Sprintf("at most %d", c)}
-	}
-	h.bytes[k] += r.Bytes
-	h.n++
 	until, id := timeOf(r.Until), l.newID()
-	l.enter(&lease{id: id, deepest: r.Deepest, tenant: r.Tenant, pin: r.Pin, bytes: r.Bytes, until: until})
+	e := &lease{id: id, deepest: r.Deepest, tenant: r.Tenant, pin: r.Pin, until: until}
+	s := l.shares[e.share()]
+	more := max(0, r.Bytes-s.bytes)
+	if c := h.caps[k]; c > 0 && more > c-h.bytes[k] {
+		return 0, &skep.Error{Op: op, Kind: skep.Quota, Field: [2]string{"leased bytes", "pinned bytes"}[k],
+			Value: fmt.Sprintf("%d and %d more", h.bytes[k], more), Limit: fmt.Sprintf("at most %d", c)}
+	}
+	l.shares[e.share()] = shared{s.n + 1, s.bytes + more}
+	h.bytes[k] += more
+	h.n++
+	l.enter(e)
 	l.soonest = min(l.soonest, until)
 	if l.pending = append(l.pending, r.Deepest); len(l.pending) >= maxPending {
 		x.markPending() // nobody evicts: do not let the queue grow
@@ -216,7 +236,12 @@ func (l *leases) end(id skep.LeaseID) {
 	delete(l.byID, id)
 	l.leave(e)
 	h, k := l.held[e.tenant], kind(e.pin)
-	h.bytes[k] -= e.bytes
+	if s := l.shares[e.share()]; s.n > 1 {
+		l.shares[e.share()] = shared{s.n - 1, s.bytes}
+	} else {
+		h.bytes[k] -= s.bytes
+		delete(l.shares, e.share())
+	}
 	if h.n--; h.n == 0 && !h.own {
 		delete(l.held, e.tenant)
 	}

@@ -70,32 +70,69 @@ func TestLeasedBytesAreCapped(t *testing.T) {
 	x := open(t, Config{LeaseCapBytes: 100, PinCapBytes: 50, MaxLeases: 3})
 	c := chain(0, 4)
 	insert(t, x, c...)
-	_, deepest := lookup(x, 0, 4)
-	ask := func(bytes int64, pin bool) (skep.LeaseID, error) {
-		return x.Grant(LeaseRequest{Deepest: deepest, FP: c[3].FP, Bytes: bytes, Tenant: 1, Until: second(10), Pin: pin})
+	ask := func(depth int, bytes int64, pin bool) (skep.LeaseID, error) {
+		_, deepest := lookup(x, 0, depth)
+		return x.Grant(LeaseRequest{Deepest: deepest, FP: c[depth-1].FP, Bytes: bytes, Tenant: 1, Until: second(10),
+			Pin: pin})
 	}
-	first, err := ask(80, false)
+	first, err := ask(4, 80, false)
 	require.NoError(t, err)
-	_, err = ask(30, false)
+	_, err = ask(3, 30, false)
 	require.ErrorIs(t, err, skep.Quota)
-	_, err = ask(51, true)
+	_, err = ask(4, 51, true)
 	require.ErrorIs(t, err, skep.Quota)
-	_, err = ask(-1, true)
+	_, err = ask(4, -1, true)
 	require.ErrorIs(t, err, skep.Invalid)
-	_, err = ask(50, true)
+	_, err = ask(4, 50, true)
 	require.NoError(t, err)
 	leased, pinned := x.Held(1)
 	require.Equal(t, [2]int64{80, 50}, [2]int64{leased, pinned})
 
 	require.NoError(t, x.SetLimits(1, 200, 50))
 	require.ErrorIs(t, x.SetLimits(1, -1, 0), skep.Invalid)
-	_, err = ask(120, false)
+	_, err = ask(3, 120, false)
 	require.NoError(t, err)
-	_, err = ask(0, false)
+	_, err = ask(2, 0, false)
 	require.ErrorIs(t, err, skep.Full, "a fixed number of leases")
 	x.Release(first)
 	leased, _ = x.Held(1)
 	require.EqualValues(t, 120, leased)
+}
+
+// A tenant that looks the same chain up again and again has its bytes leased once, until the last of its leases ends.
+func TestLeasesOfOneBlockCountOnce(t *testing.T) {
+	t.Parallel()
+	x := open(t, Config{LeaseCapBytes: 100, PinCapBytes: 100})
+	c := chain(0, 4)
+	insert(t, x, c...)
+	_, deepest := lookup(x, 0, 4)
+	ask := func(tenant uint16, bytes int64, pin bool) skep.LeaseID {
+		id, err := x.Grant(LeaseRequest{Deepest: deepest, FP: c[3].FP, Bytes: bytes, Tenant: tenant, Until: second(10),
+			Pin: pin})
+		require.NoError(t, err)
+		return id
+	}
+	held := func(tenant uint16, leased, pinned int64) {
+		l, p := x.Held(tenant)
+		require.Equal(t, []int64{leased, pinned}, []int64{l, p})
+	}
+	a, b := ask(1, 60, false), ask(1, 60, false)
+	held(1, 60, 0)
+	longer := ask(1, 90, false) // more of them counts for more
+	held(1, 90, 0)
+	pin, other := ask(1, 60, true), ask(2, 60, false) // neither pins nor another tenant's are the same
+	held(1, 90, 60)
+	held(2, 60, 0)
+	x.Release(longer)
+	x.Release(a)
+	held(1, 90, 60)
+	x.Release(b)
+	held(1, 0, 60)
+	x.Release(pin)
+	x.Release(other)
+	held(1, 0, 0)
+	require.Empty(t, x.leases.shares)
+	require.Empty(t, x.leases.held)
 }
 
 func TestGrantNoticesThatTheSlotIsSomebodyElses(t *testing.T) {

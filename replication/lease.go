@@ -2,7 +2,6 @@ package replication
 
 import (
 	"context"
-	"fmt"
 	"time"
 
 	"github.com/skepkv/skep"
@@ -83,8 +82,9 @@ func (x *lease) spans() (out []span) {
 // Renew implements skep.Leaser. Every node that has a part of it has to answer.
 func (s many) Renew(ctx context.Context, id skep.LeaseID, d time.Duration) (skep.Lease, error) {
 	const op = "renew"
-	if d <= 0 || d > skep.MaxLease {
-		return skep.Lease{}, skep.Invalidf(op, "lease", d, fmt.Sprintf("more than 0 and at most %v", skep.MaxLease))
+	d, err := skep.RenewalOf(d)
+	if err != nil {
+		return skep.Lease{}, err
 	}
 	if err := s.begin(ctx, op); err != nil {
 		return skep.Lease{}, err
@@ -95,7 +95,7 @@ func (s many) Renew(ctx context.Context, id skep.LeaseID, d time.Duration) (skep
 	}
 	spans := x.spans()
 	untils := make([]time.Time, len(s.nodes))
-	err := s.allOf(ctx, op, s.nodes, func(n *node) error { // a map may lack some of those by now
+	err = s.allOf(ctx, op, s.nodes, func(n *node) error { // a map may lack some of those by now
 		last := skep.LeaseID(0)
 		for _, part := range spans {
 			if part.node != n || part.lease == last || part.lease == 0 {

@@ -348,11 +348,8 @@ func (s many) dropTailOf(ctx context.Context, n *node, sp *space, salt skep.Salt
 // Begin implements skep.Putter: the block's nodes take the parts.
 func (s many) Begin(ctx context.Context, r *skep.BeginRequest) (skep.BlockWriter, error) {
 	const op = "begin"
-	if err := checks.Keys(op, 0, r.Scope); err != nil {
+	if err := r.Validate(); err != nil {
 		return nil, err
-	}
-	if r.Timeout < 0 {
-		return nil, skep.Invalidf(op, "timeout", r.Timeout, "at least 0")
 	}
 	sp, err := s.enter(ctx, op, r.Namespace)
 	if err != nil {

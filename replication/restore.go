@@ -3,13 +3,11 @@ package replication
 import (
 	"cmp"
 	"context"
-	"fmt"
 	"slices"
 	"time"
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/layout"
-	"github.com/skepkv/skep/replication/checks"
 	"github.com/skepkv/skep/replication/pace"
 	"github.com/skepkv/skep/replication/units"
 )
@@ -21,18 +19,8 @@ const hold = time.Minute
 // restored depends on all of its groups.
 func (s many) Restore(ctx context.Context, r *skep.RestoreRequest) (skep.Session, error) {
 	const op = "restore"
-	if len(r.Chains) > skep.MaxChains {
-		return nil, skep.Invalidf(op, "chains", len(r.Chains), fmt.Sprintf("at most %d", skep.MaxChains))
-	}
-	if r.Window < 0 {
-		return nil, skep.Invalidf(op, "window in bytes", r.Window, "0 or more")
-	}
-	keys := 0
-	for i := range r.Chains {
-		keys += len(r.Chains[i].Keys)
-		if err := checks.Keys(op, keys, r.Chains[i].Scope); err != nil {
-			return nil, err
-		}
+	if err := r.Validate(); err != nil {
+		return nil, err
 	}
 	if err := s.begin(ctx, op); err != nil {
 		return nil, err

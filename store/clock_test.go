@@ -114,7 +114,7 @@ func TestTheCleanerEndsLeasesByTheSteadyClock(t *testing.T) {
 			sc := openSpace(t, s, "n", skep.Cache, 1, false)
 			keys := chainKeys(1, 4)
 			requireOutcome(t, skep.Committed, putRun(t, s, sc, keys, faultBlock))
-			lease := func(d time.Duration) (skep.LeaseID, int64) {
+			lease := func(d time.Duration, keys []skep.Key) (skep.LeaseID, int64) {
 				before, _ := s.index.Held(0)
 				res, err := s.Lookup(testContext(t), &skep.LookupRequest{Scope: sc, Keys: keys, Lease: d})
 				require.NoError(t, err)
@@ -122,8 +122,8 @@ func TestTheCleanerEndsLeasesByTheSteadyClock(t *testing.T) {
 				require.Greater(t, after, before)
 				return res.Lease.ID, after
 			}
-			id, long := lease(skep.MaxLease)
-			lease(time.Second)
+			id, long := lease(skep.MaxLease, keys[:2])
+			lease(time.Second, keys)
 			steady.pass(2 * time.Second)
 			eventually(t, "the short one ends", func() bool { held, _ := s.index.Held(0); return held <= long })
 			_, err := s.Renew(testContext(t), id, skep.MaxLease)

@@ -70,8 +70,12 @@ func serve(ctx context.Context, dir string) error {
 		bytes := kv.Bytes()[i*blockBytes:][:blockBytes]
 		put.Blocks = append(put.Blocks, skep.Block{Key: key, Parts: []skep.Part{{Bytes: bytes}}})
 	}
-	if _, err := s.Put(ctx, &put); err != nil {
+	results, err := s.Put(ctx, &put)
+	if err != nil {
 		return err
+	}
+	if err := skep.Stored(results); err != nil { // a block may be declined: it is a miss next time, and no more
+		fmt.Println(err)
 	}
 
 	found, err = s.Lookup(ctx, &skep.LookupRequest{Scope: scope, Keys: chain})

@@ -1,7 +1,6 @@
 package store
 
 import (
-	"cmp"
 	"context"
 	"time"
 
@@ -49,10 +48,9 @@ func (s *Store) LookupRuns(ctx context.Context, r *skep.RunsRequest) (out skep.R
 
 // Renew implements skep.Leaser.
 func (s *Store) Renew(ctx context.Context, id skep.LeaseID, d time.Duration) (skep.Lease, error) {
-	const op = "renew"
-	d = cmp.Or(d, skep.DefaultLease)
-	if d < 0 || d > skep.MaxLease {
-		return skep.Lease{}, skep.Invalidf(op, "lease", d, "0 to "+skep.MaxLease.String())
+	d, err := skep.RenewalOf(d)
+	if err != nil {
+		return skep.Lease{}, err
 	}
 	if err := s.gate.Enter(ctx); err != nil {
 		return skep.Lease{}, err

@@ -182,8 +182,9 @@ func since(l *frames.Lease, asked time.Time) skep.Lease {
 
 // Renew implements skep.Leaser.
 func (c *Client) Renew(ctx context.Context, id skep.LeaseID, d time.Duration) (skep.Lease, error) {
-	if d < 0 || d > skep.MaxLease {
-		return skep.Lease{}, skep.Invalidf("renew", "lease", d, "0 to "+skep.MaxLease.String())
+	d, err := skep.RenewalOf(d)
+	if err != nil {
+		return skep.Lease{}, err
 	}
 	asked := time.Now()
 	var m frames.Lease

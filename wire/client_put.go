@@ -323,11 +323,8 @@ type blockWriter struct {
 // Begin implements skep.Putter.
 func (c *Client) Begin(ctx context.Context, r *skep.BeginRequest) (skep.BlockWriter, error) {
 	const op = "begin"
-	if err := checkKeys(op, nil, r.Salt); err != nil {
+	if err := r.Validate(); err != nil {
 		return nil, err
-	}
-	if r.Timeout < 0 {
-		return nil, skep.Invalidf(op, "timeout", r.Timeout, "at least 0")
 	}
 	if err := c.open(ctx, op); err != nil {
 		return nil, err

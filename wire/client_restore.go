@@ -66,8 +66,8 @@ type arriving struct {
 
 // Restore implements skep.Restorer.
 func (c *Client) Restore(ctx context.Context, r *skep.RestoreRequest) (skep.Session, error) {
-	if len(r.Chains) > skep.MaxChains {
-		return nil, skep.Invalidf(opRestore, "chains", len(r.Chains), fmt.Sprintf("at most %d", skep.MaxChains))
+	if err := r.Validate(); err != nil {
+		return nil, err
 	}
 	if err := c.open(ctx, opRestore); err != nil {
 		return nil, err
@@ -78,9 +78,6 @@ func (c *Client) Restore(ctx context.Context, r *skep.RestoreRequest) (skep.Sess
 	}
 	for i := range r.Chains {
 		ch := &r.Chains[i]
-		if err := checkKeys(opRestore, ch.Keys, ch.Salt); err != nil {
-			return nil, err
-		}
 		n, err := c.namespace(ctx, opRestore, ch.Namespace)
 		if err != nil {
 			return nil, err

@@ -56,7 +56,7 @@ func use(ctx context.Context, addr string) (err error) {
 	if err != nil {
 		return err
 	}
-	fmt.Println("put:", put[0])
+	fmt.Println("put:", put[0]) // "declined: unavailable" where the server is gone: skep.Stored makes an error of it
 
 	found, err := s.Lookup(ctx, &skep.LookupRequest{Scope: scope, Keys: []skep.Key{key}})
 	if err != nil {

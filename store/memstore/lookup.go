@@ -3,7 +3,6 @@ package memstore
 import (
 	"cmp"
 	"context"
-	"fmt"
 	"math/rand/v2"
 	"time"
 
@@ -168,8 +167,9 @@ func (s *Store) endLeaseLocked(id skep.LeaseID) {
 // Renew implements skep.Leaser.
 func (s *Store) Renew(ctx context.Context, id skep.LeaseID, d time.Duration) (skep.Lease, error) {
 	const op = "renew"
-	if d <= 0 || d > skep.MaxLease {
-		return skep.Lease{}, skep.Invalidf(op, "lease", d, fmt.Sprintf("more than 0 and at most %v", skep.MaxLease))
+	d, err := skep.RenewalOf(d)
+	if err != nil {
+		return skep.Lease{}, err
 	}
 	if err := s.begin(ctx, op); err != nil {
 		return skep.Lease{}, err

@@ -2,7 +2,6 @@ package memstore
 
 import (
 	"context"
-	"fmt"
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/layout"
@@ -12,15 +11,8 @@ import (
 // Next, so what is deleted meanwhile is still delivered.
 func (s *Store) Restore(ctx context.Context, r *skep.RestoreRequest) (skep.Session, error) {
 	const op = "restore"
-	if len(r.Chains) > skep.MaxChains {
-		return nil, skep.Invalidf(op, "chains", len(r.Chains), fmt.Sprintf("at most %d", skep.MaxChains))
-	}
-	keys := 0
-	for i := range r.Chains {
-		keys += len(r.Chains[i].Keys)
-		if err := checkKeys(op, keys, r.Chains[i].Scope); err != nil {
-			return nil, err
-		}
+	if err := r.Validate(); err != nil {
+		return nil, err
 	}
 	if err := s.begin(ctx, op); err != nil {
 		return nil, err

@@ -37,11 +37,8 @@ type span struct{ from, to int64 }
 // Begin implements skep.Putter.
 func (s *Store) Begin(ctx context.Context, r *skep.BeginRequest) (skep.BlockWriter, error) {
 	const op = "begin"
-	if err := checkSalt(op, r.Scope); err != nil {
+	if err := r.Validate(); err != nil {
 		return nil, err
-	}
-	if r.Timeout < 0 {
-		return nil, skep.Invalidf(op, "timeout", r.Timeout, "at least 0")
 	}
 	n, err := s.enter(ctx, op, r.Namespace)
 	if err != nil {

@@ -200,6 +200,7 @@ func (b *bad) begins() (out []badCase) {
 	for name, spoil := range map[string]func(*skep.BeginRequest){
 		"a long salt":                        func(r *skep.BeginRequest) { r.Salt = longSalt },
 		"a negative timeout":                 func(r *skep.BeginRequest) { r.Timeout = -1 },
+		"too long a timeout":                 func(r *skep.BeginRequest) { r.Timeout = skep.MaxPutTimeout + 1 },
 		"a parent at depth 0":                func(r *skep.BeginRequest) { r.Depth = 0 },
 		"no parent at depth 3":               func(r *skep.BeginRequest) { r.Parent = nil },
 		"too deep":                           func(r *skep.BeginRequest) { r.Depth = skep.MaxDepth + 1 },
@@ -251,6 +252,11 @@ func (b *bad) restores() (out []badCase) {
 		}})
 	}
 	size, page := sizeOf(hnd, 0), pageBytes(hnd)
+	out = append(out, badCase{"no chains", func() error { return b.restoreError() }},
+		badCase{"too many keys of all chains", func() error {
+			most, one := b.many[1:], b.many[:1]
+			return b.restoreError(skep.Chain{Scope: b.hnd.scope, Keys: most}, skep.Chain{Scope: b.hnd.scope, Keys: one})
+		}})
 	out = append(out, badCase{"too many chains", func() error { return b.restoreError(make([]skep.Chain, skep.MaxChains+1)...) }})
 	add("a long salt", b.hnd, func(c *skep.Chain) { c.Salt = longSalt })
 	add("too many keys", b.hnd, func(c *skep.Chain) { c.Keys = b.many })
@@ -382,7 +388,7 @@ func (b *bad) others() []badCase {
 		{"more steps than there can be", hint(skep.Hint{Steps: 1<<20 + 1})},
 		{"a next use that is too far", hint(skep.Hint{NextUse: 366 * 24 * time.Hour})},
 		{"pinned and dropped at once", hint(skep.Hint{Pin: time.Hour, Drop: true})},
-		{"renew for no time", func() error { _, err := b.st.Renew(b.ctx, 1, -1); return err }},
+		{"renew for less than no time", func() error { _, err := b.st.Renew(b.ctx, 1, skep.NoLease); return err }},
 		{"renew for too long", func() error { _, err := b.st.Renew(b.ctx, 1, skep.MaxLease+1); return err }},
 		{"purge nothing", purge(skep.Purge{})},
 		{"purge two things", purge(skep.Purge{Tenant: b.hnd.n.Tenant, Namespace: id})},

@@ -76,7 +76,8 @@ func (e *env) everyBadCall(c *chain) map[string]func() error {
 			_, err := e.st.LookupRuns(e.ctx, &skep.RunsRequest{Scope: c.scope, Runs: [][]skep.Key{nil}})
 			return err
 		},
-		"renew": func() error { _, err := e.st.Renew(e.ctx, 1, -1); return err },
+		"renew":               func() error { _, err := e.st.Renew(e.ctx, 1, -1); return err },
+		"renew for two hours": func() error { _, err := e.st.Renew(e.ctx, 1, 2*time.Hour); return err },
 		"want": func() error {
 			_, err := e.st.Want(e.ctx, &skep.WantRequest{Scope: c.scope, Keys: many})
 			return err
@@ -89,14 +90,19 @@ func (e *env) everyBadCall(c *chain) map[string]func() error {
 			_, err := e.st.Begin(e.ctx, &skep.BeginRequest{Scope: c.scope, Key: c.keys[0], Timeout: -1})
 			return err
 		},
+		"begin for two hours": func() error {
+			_, err := e.st.Begin(e.ctx, &skep.BeginRequest{Scope: c.scope, Key: c.keys[0], Timeout: 2 * time.Hour})
+			return err
+		},
 		"restore": func() error {
 			_, err := e.st.Restore(e.ctx, &skep.RestoreRequest{Chains: make([]skep.Chain, skep.MaxChains+1)})
 			return err
 		},
-		"delete": func() error { _, err := e.st.Delete(e.ctx, c.scope, many); return err },
-		"purge":  func() error { return e.st.Purge(e.ctx, skep.Purge{}) },
-		"hint":   func() error { _, err := e.st.Hint(e.ctx, c.scope, c.keys, skep.Hint{Steps: -1}); return err },
-		"alloc":  func() error { _, err := e.st.Alloc(e.ctx, 0); return err },
+		"restore of nothing": func() error { _, err := e.st.Restore(e.ctx, &skep.RestoreRequest{}); return err },
+		"delete":             func() error { _, err := e.st.Delete(e.ctx, c.scope, many); return err },
+		"purge":              func() error { return e.st.Purge(e.ctx, skep.Purge{}) },
+		"hint":               func() error { _, err := e.st.Hint(e.ctx, c.scope, c.keys, skep.Hint{Steps: -1}); return err },
+		"alloc":              func() error { _, err := e.st.Alloc(e.ctx, 0); return err },
 	}
 }
 

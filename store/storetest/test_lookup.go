@@ -89,6 +89,13 @@ func testLeases(t *testing.T, open Open) {
 		require.Equal(e, l.ID, got.ID)
 		require.True(e, got.Until.After(l.Until))
 	})
+	e.run("renewed for no time it lasts as one of a lookup that names none", func(e *env) {
+		l := e.chain(e.space(hnd), 1).put(0, 1).lease(skep.MaxLease)
+		got, err := e.st.Renew(e.ctx, l.ID, 0)
+		require.NoError(e, err)
+		require.Equal(e, l.ID, got.ID)
+		require.True(e, got.Until.Before(l.Until), "sooner than it would have")
+	})
 	e.run("a lease that was released is over", func(e *env) {
 		l := e.chain(e.space(hnd), 1).put(0, 1).lease(time.Minute)
 		require.NoError(e, e.st.Release(e.ctx, l.ID))
@@ -149,6 +156,17 @@ func testLeases(t *testing.T, open Open) {
 		other := e.chain(e.space(pages4K), 3).put(0, 3)
 		other.lease(time.Minute) // another tenant's
 		require.NoError(e, e.st.Release(e.ctx, l.ID))
+		b.lease(time.Minute)
+	})
+	t.Run("who looks the same prefix up again has its bytes leased once", func(t *testing.T) {
+		e := start(t, open, Config{TenantLeaseBytes: int64(4 * sizeOf(pages4K, 0))})
+		n := e.space(pages4K)
+		a, b := e.chain(n, 3).put(0, 3), e.chain(n, 3).put(0, 3)
+		ids := []skep.LeaseID{a.lease(time.Minute).ID, a.lease(time.Minute).ID, a.lease(time.Minute).ID}
+		for _, id := range ids { // until the last of them is released
+			require.True(t, e.lookup(&skep.LookupRequest{Scope: b.scope, Keys: b.keys}).LeaseDenied)
+			require.NoError(e, e.st.Release(e.ctx, id))
+		}
 		b.lease(time.Minute)
 	})
 	t.Run("a lease of single keys that is denied takes nothing", func(t *testing.T) {

@@ -44,9 +44,8 @@ type openPart struct {
 // Begin implements skep.Putter.
 func (w *Writer) Begin(ctx context.Context, r *skep.BeginRequest) (skep.BlockWriter, error) {
 	const op = "begin"
-	timeout := cmp.Or(r.Timeout, skep.DefaultPutTimeout)
-	if timeout < 0 || timeout > time.Hour {
-		return nil, skep.Invalidf(op, "timeout", timeout, "0 to 1h")
+	if err := r.Validate(); err != nil {
+		return nil, err
 	}
 	if err := w.Gate.EnterWrite(ctx, op); err != nil {
 		return nil, err
@@ -83,7 +82,7 @@ func (w *Writer) Begin(ctx context.Context, r *skep.BeginRequest) (skep.BlockWri
 		b.in.Parts[i] = skep.Part{Name: p.Name, Bytes: b.parts[i].bytes}
 	}
 	b.mu.Lock()
-	b.timer = time.AfterFunc(timeout, b.end)
+	b.timer = time.AfterFunc(cmp.Or(r.Timeout, skep.DefaultPutTimeout), b.end)
 	b.mu.Unlock()
 	return b, nil
 }

@@ -3,7 +3,6 @@ package restore
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"strconv"
 	"sync"
@@ -113,8 +112,8 @@ func (rs *Restorer) Restore(ctx context.Context, r *skep.RestoreRequest) (skep.S
 
 // restore starts a session, of a prefetch's when ahead is set.
 func (rs *Restorer) restore(ctx context.Context, r *skep.RestoreRequest, ahead *ahead) (*session, error) {
-	if len(r.Chains) < 1 || len(r.Chains) > skep.MaxChains {
-		return nil, skep.Invalidf("restore", "chains", len(r.Chains), fmt.Sprintf("1 to %d", skep.MaxChains))
+	if err := r.Validate(); err != nil {
+		return nil, err
 	}
 	if err := rs.Source.Enter(ctx); err != nil {
 		return nil, err

@@ -80,7 +80,8 @@ func TestAClientNeedsTheAddressOfOneNode(t *testing.T) {
 	for i := range 60 {
 		k := skep.KeyOf([]byte{byte(i)})
 		res, err := ns.Put(t.Context(), []skep.Key{k}, 0, []byte("value"))
-		require.NoError(t, err)
+		require.Len(t, res, 1, err)
+		require.Equal(t, res[0].Outcome == skep.Declined, err != nil, "%v", err)
 		outcomes[res[0].Outcome]++
 		found, err := ns.Lookup(t.Context(), []skep.Key{k})
 		require.NoError(t, err)
