@@ -1,6 +1,9 @@
 package index
 
-import "fmt"
+import (
+	"fmt"
+	"maps"
+)
 
 // Check recounts everything and follows every link; it returns the first thing that
 // is not as the package's invariants say. It keeps everybody out while it works.
@@ -94,7 +97,7 @@ func (x *Index) checkSlots() error {
 			g = &group{}
 			groups[groupOf(s.loc)] = g
 		}
-		g.add(s, 1)
+		g.add(s, x.owners.at(s.owner), 1)
 	}
 	if c != x.counts {
 		return fmt.Errorf("counts are %+v, should be %+v", x.counts, c)
@@ -115,7 +118,7 @@ func (x *Index) checkSlots() error {
 			want = &group{}
 		}
 		delete(groups, id)
-		if g.blocks != want.blocks || g.livePages != want.livePages || g.touchedPages != want.touchedPages || g.lastPages != want.lastPages || g.mustPages != want.mustPages {
+		if g.blocks != want.blocks || g.livePages != want.livePages || g.touchedPages != want.touchedPages || g.lastPages != want.lastPages || g.mustPages != want.mustPages || !maps.Equal(g.sharePages, want.sharePages) {
 			return fmt.Errorf("group %d is %+v, should be %+v", id, *g, *want)
 		}
 	}

@@ -27,6 +27,9 @@ const (
 	Keep
 	// Must is a leased, pinned or durable block: write it again.
 	Must
+	// Within is a block that is not worth writing again, of a tenant that holds no more than its share: drop it only
+	// where nobody else's can go.
+	Within
 )
 
 // ErrProtected is returned by Evict for a block that was leased or pinned after
@@ -38,6 +41,8 @@ type candidate struct {
 	pages  uint32
 	tenant uint16
 	wanted bool    // by a hint
+	worth  bool    // writing again, by the policy or a hint
+	shared bool    // its tenant has a share
 	lost   bool    // its tenant is over its share
 	rank   float64 // lower is worth more; among the wanted the wait, else the age
 }
@@ -46,15 +51,18 @@ type candidate struct {
 // the pages it keeps from the rewrite budget. What is kept goes, best first: blocks
 // with a live hint, the soonest use first; then what the policy keeps, the latest use
 // first and, of the same use, in the order of refs. Tenants over their share lose
-// their worst blocks until they are within it; dead namespaces lose all.
+// their worst blocks until they are within it, and from then on none; dead namespaces lose all.
 //
 // Lookups go on meanwhile. What changes after a block was judged is found by the
 // caller's compare-and-swap (Move) and by Evict.
 func (x *Index) Survivors(now time.Time, capacityPages int64, refs []Ref, dst []Verdict) []Verdict {
 	x.Tick(now)
+	x.mu.RLock()
+	guard := x.guard()
+	x.mu.RUnlock()
 	from := len(dst)
 	dst = append(dst, make([]Verdict, len(refs))...)
-	j := judging{x: x, now: now.UnixNano(), refs: refs, verdicts: dst[from:], over: map[uint16]int64{}}
+	j := judging{x: x, now: now.UnixNano(), refs: refs, verdicts: dst[from:], over: map[uint16]int64{}, guard: guard}
 	const piece = 512
 	for i := 0; i < len(refs); i += piece {
 		x.mu.RLock()
@@ -85,6 +93,7 @@ type judging struct {
 	list     []candidate      // what may be kept
 	must     int64            // pages of what must be
 	over     map[uint16]int64 // pages a tenant is over its share, less what it loses
+	guard    float64          // the part of a share that counts
 }
 
 // judge is the verdict on block i as far as it can be said of one block: what is worth
@@ -105,16 +114,17 @@ func (j *judging) judge(i int) Verdict {
 		return Must
 	}
 	if _, seen := j.over[o.tenant]; !seen {
-		j.over[o.tenant] = x.overShare(o.tenant)
+		j.over[o.tenant] = o.usage.over(j.guard, x.cfg.PageBytes)
 	}
-	cand := candidate{i: i, pages: s.pages, tenant: o.tenant, rank: x.age(Tick(s.last))}
+	cand := candidate{i: i, pages: s.pages, tenant: o.tenant, shared: o.usage.shareBytes > 0, rank: x.age(Tick(s.last))}
 	b := BlockStat{Pages: s.pages, Depth: s.depth(), Uses: s.uses(), Touched: s.has(flagTouched), Age: cand.rank}
 	says := noHint
 	if s.has(flagHinted) {
 		says, cand.rank = x.hints[ID(id)].judge(j.now, cand.rank)
 	}
 	cand.wanted = says == hintKeep
-	if says == hintDrop || !cand.wanted && !x.policy.Keep(b, j.c) {
+	cand.worth = cand.wanted || says != hintDrop && x.policy.Keep(b, j.c)
+	if says == hintDrop || !cand.worth && !cand.shared {
 		j.over[o.tenant] -= int64(s.pages)
 		return Drop
 	}
@@ -127,6 +137,12 @@ func (j *judging) rank() {
 	slices.SortStableFunc(j.list, func(a, b candidate) int {
 		if a.wanted != b.wanted {
 			if a.wanted {
+				return -1
+			}
+			return 1
+		}
+		if a.worth != b.worth {
+			if a.worth {
 				return -1
 			}
 			return 1
@@ -154,7 +170,11 @@ func (j *judging) choose(capacityPages int64) {
 		if c.wanted { // hints may overdraw, as far as the burst
 			floor -= x.budget.most
 		}
-		if !ordered && (x.budget.pages < floor || room < float64(c.pages)) {
+		if !c.worth || !ordered && (x.budget.pages < floor || room < float64(c.pages)) {
+			if c.shared {
+				j.verdicts[c.i] = Within
+				x.budget.spend(int64(c.pages))
+			}
 			continue
 		}
 		j.verdicts[c.i] = Keep
@@ -168,14 +188,6 @@ func (x *Index) keepMax() float64 {
 		return p.c.KeepMax
 	}
 	return 1
-}
-
-func (x *Index) overShare(id uint16) int64 {
-	t := x.tenants[id]
-	if t == nil || t.shareBytes == 0 {
-		return 0
-	}
-	return t.pages - t.shareBytes/x.cfg.PageBytes
 }
 
 // Evict removes a block that lies at loc unless a promise protects it (ErrProtected).

@@ -129,6 +129,66 @@ func tenantsOverTheirShare(t *testing.T, page int64) {
 	require.Equal(t, [2]int64{58 * page, 55 * page}, [2]int64{used, share})
 }
 
+// What nobody used goes, but for that of a tenant within its share, in all that others' blocks leave.
+func TestTenantsWithinTheirShareKeepTheirBlocks(t *testing.T) {
+	t.Parallel()
+	x := rich(t, Config{CapacityPages: 1000})
+	a, b := singles(1, 0, 10), singles(1, 100, 40)
+	for i := range a {
+		a[i].Tenant, a[i].Copies = 2, 2
+	}
+	insert(t, x, append(a, b...)...)
+	require.NoError(t, x.SetShare(2, 10*4096)) // after the fact: they are counted
+	require.NoError(t, x.Check())
+	verdicts := func() []Verdict { return x.Survivors(second(0), 1000, refsOf(a), nil) }
+	require.Equal(t, slices.Repeat([]Verdict{Within}, 10), verdicts())
+	g, _ := x.Group(1)
+	require.EqualValues(t, 20, g.MustPages, "both copies are written again")
+
+	require.NoError(t, x.SetShare(2, 8*4096))
+	require.Equal(t, append([]Verdict{Drop, Drop}, slices.Repeat([]Verdict{Within}, 8)...), verdicts(), "two are too many")
+	g, _ = x.Group(1)
+	require.EqualValues(t, 16, g.MustPages)
+	require.NoError(t, x.SetShare(2, 0))
+	require.Equal(t, slices.Repeat([]Verdict{Drop}, 10), verdicts(), "it has no share any more")
+	require.NoError(t, x.Check())
+
+	require.NoError(t, x.SetShare(2, 10*4096))
+	for _, e := range b {
+		_, there := x.Remove(e.FP, AnyLocation)
+		require.True(t, there)
+	}
+	require.Equal(t, append([]Verdict{Drop}, slices.Repeat([]Verdict{Within}, 9)...), verdicts(), "a part of all there is may always go")
+}
+
+// A group that gained nothing is looked at last, for a while, or until a block of it is gone.
+func TestAFutileGroupIsNoVictimWhileThereIsAnother(t *testing.T) {
+	t.Parallel()
+	x := rich(t, Config{CapacityPages: 1000})
+	list := append(singles(1, 0, 10), singles(2, 100, 10)...)
+	insert(t, x, list...)
+	require.NoError(t, x.SealGroup(1, 10, 0))
+	insert(t, x, singles(3, 1000, 200)...) // no group is on probation
+	require.NoError(t, x.SealGroup(2, 10, 0))
+	insert(t, x, singles(3, 2000, 200)...)
+	victim := func() uint32 {
+		g, ok := x.PickVictim(nil)
+		require.True(t, ok)
+		return g.Group
+	}
+	require.EqualValues(t, 1, victim(), "the older one")
+	x.Futile(1)
+	require.EqualValues(t, 2, victim())
+	x.Futile(2)
+	require.EqualValues(t, 1, victim(), "there is no other")
+	x.Remove(list[15].FP, AnyLocation)
+	require.EqualValues(t, 2, victim(), "it has lost a block")
+	x.Futile(2)
+	insert(t, x, singles(3, 3000, 100)...)
+	x.Futile(1)
+	require.EqualValues(t, 2, victim(), "that was long ago")
+}
+
 func TestHints(t *testing.T) {
 	t.Parallel()
 	x := rich(t, Config{CapacityPages: 1000, MaxHints: 8})

@@ -12,24 +12,55 @@ type group struct {
 	livePages    uint64
 	touchedPages uint64 // of blocks used since they were written here
 	lastPages    uint64 // Σ last · pages of live blocks: their mean age
-	mustPages    uint64 // of durable blocks, which cleaning has to write again
+	mustPages    uint64 // of durable blocks, all copies, which cleaning has to write again
 
+	sharePages map[uint16]uint64 // of other blocks, all copies, by tenant that had a share; nil: none
+
+	futile        Tick // when cleaning would have gained nothing; 0: a block is gone since, or who knows
 	sealed        bool
 	sealedAt      Tick
 	capacityPages uint64
 }
 
-func (g *group) add(s *slot, sign int64) {
+func (g *group) add(s *slot, of *ownerRow, sign int64) {
 	p := uint64(sign * int64(s.pages))
 	g.blocks += uint32(sign)
+	g.futile = 0
 	g.livePages += p
 	g.lastPages += p * uint64(s.last)
 	if s.has(flagTouched) {
 		g.touchedPages += p
 	}
 	if s.has(flagDurable) {
-		g.mustPages += p
+		g.mustPages += p * uint64(s.copies())
 	}
+	if of.usage.counted {
+		g.share(s, of, sign)
+	}
+}
+
+// share counts a block of a tenant that had a share.
+func (g *group) share(s *slot, of *ownerRow, sign int64) {
+	if s.has(flagDurable) {
+		return
+	}
+	if g.sharePages == nil {
+		g.sharePages = map[uint16]uint64{}
+	}
+	if g.sharePages[of.tenant] += uint64(sign * s.copies() * int64(s.pages)); g.sharePages[of.tenant] == 0 {
+		delete(g.sharePages, of.tenant)
+	}
+}
+
+// within is how many pages of a group cleaning has to write again for shares. Of a tenant that is over its share it is
+// the part that it may have. REQUIRES: x.mu held.
+func (x *Index) within(g *group, guard float64) uint64 {
+	n := 0.
+	for id, pages := range g.sharePages {
+		t := x.tenants[id]
+		n += float64(pages) * min(1, guard*float64(t.shareBytes/x.cfg.PageBytes)/float64(max(t.pages, 1)))
+	}
+	return uint64(n)
 }
 
 // touch moves the block's share of the statistics; s.last and its flag are still old.
@@ -62,8 +93,9 @@ type GroupStat struct {
 	Blocks        uint32
 	LivePages     uint64
 	TouchedPages  uint64 // live, and used since they were written here
-	MustPages     uint64 // live, and durable: cleaning has to write them again
+	MustPages     uint64 // live, and durable or within a tenant's share, all copies: cleaning has to write them again
 	CapacityPages uint64
+	Futile        bool // cleaning it gained nothing lately
 	SealedAge     float64
 	MeanAge       float64 // of the last use, or else the write, of the live pages
 }
@@ -84,6 +116,18 @@ func (x *Index) SealGroup(id uint32, capacityPages int64, sealedAt Tick) error {
 	x.victims.sealed.Add(id)
 	x.victims.noteHollow(id, g)
 	return nil
+}
+
+// futileFor is for how long, in capacities put, a futile group comes behind all others: promises on its blocks end.
+const futileFor = 1. / 16
+
+// Futile says that cleaning a group gains nothing, as things are.
+func (x *Index) Futile(id uint32) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if g := x.groups[id]; g != nil {
+		g.futile = max(1, x.Clock())
+	}
 }
 
 // SealedAt is when a group was sealed, 0 when it is not.
@@ -149,27 +193,27 @@ func (x *Index) Group(id uint32) (GroupStat, bool) {
 	if g == nil {
 		return GroupStat{}, false
 	}
-	return x.groupStat(id, g), true
+	return x.groupStat(id, g, x.guard()), true
 }
 
 // Groups lists the sealed groups, lowest number first.
 func (x *Index) Groups() []GroupStat {
 	x.mu.RLock()
 	defer x.mu.RUnlock()
-	list := make([]GroupStat, 0, len(x.groups))
+	list, guard := make([]GroupStat, 0, len(x.groups)), x.guard()
 	for id, g := range x.groups {
 		if g.sealed {
-			list = append(list, x.groupStat(id, g))
+			list = append(list, x.groupStat(id, g, guard))
 		}
 	}
 	slices.SortFunc(list, func(a, b GroupStat) int { return int(int64(a.Group) - int64(b.Group)) })
 	return list
 }
 
-func (x *Index) groupStat(id uint32, g *group) GroupStat {
+func (x *Index) groupStat(id uint32, g *group, guard float64) GroupStat {
 	s := GroupStat{
-		Group: id, Blocks: g.blocks, LivePages: g.livePages, TouchedPages: g.touchedPages, MustPages: g.mustPages,
-		CapacityPages: g.capacityPages, SealedAge: x.age(g.sealedAt),
+		Group: id, Blocks: g.blocks, LivePages: g.livePages, TouchedPages: g.touchedPages, MustPages: g.mustPages + x.within(g, guard),
+		CapacityPages: g.capacityPages, Futile: g.futile > 0 && x.age(g.futile) < futileFor, SealedAge: x.age(g.sealedAt),
 	}
 	if g.livePages > 0 {
 		s.MeanAge = x.age(Tick(g.lastPages / g.livePages))

@@ -53,6 +53,7 @@ type Index struct {
 
 	owners  owners
 	tenants map[uint16]*tenant
+	sharers []*tenant       // that have, or had, a share
 	dead    map[uint32]bool // namespace instances nobody can reach
 	groups  map[uint32]*group
 	recent  struct { // the group asked for last: most blocks come after one of the same
@@ -240,6 +241,7 @@ func (x *Index) place(id uint32, e *Entry) (uint32, error) {
 	setFlag(s, flagPartial, e.Partial)
 	setFlag(s, flagOdd, e.Odd)
 	setFlag(s, flagTouched, e.Touched)
+	s.setCopies(e.Copies)
 	x.counts.blocks++
 	x.account(s, 1)
 	if x.order != nil {
@@ -315,7 +317,7 @@ func (x *Index) entry(s *slot) Entry {
 		FP: s.fp.full(), HasParent: s.has(flagHasParent), Depth: s.depth(), Location: s.loc, Pages: s.pages,
 		Namespace: o.namespace, Tenant: o.tenant, Opaque: s.has(flagOpaque), Durable: s.has(flagDurable),
 		Partial: s.has(flagPartial), Odd: s.has(flagOdd), Rooted: s.has(flagRooted),
-		Touched: s.has(flagTouched), Uses: s.uses(), Last: Tick(s.last),
+		Touched: s.has(flagTouched), Uses: s.uses(), Copies: uint8(s.copies()), Last: Tick(s.last),
 	}
 	if s.parent != 0 {
 		e.Parent = x.slots.at(s.parent).fp.full()
@@ -430,6 +432,7 @@ func (x *Index) Replace(e Entry) (old Entry, replaced bool, err error) {
 	setFlag(s, flagDurable, e.Durable)
 	setFlag(s, flagPartial, e.Partial)
 	setFlag(s, flagOdd, e.Odd)
+	s.setCopies(e.Copies)
 	x.account(s, 1)
 	x.advance(uint64(e.Pages))
 	return old, true, nil
@@ -459,7 +462,7 @@ func (x *Index) account(s *slot, sign int64) {
 	id := groupOf(s.loc)
 	g := x.group(id)
 	had := g.blocks
-	g.add(s, sign)
+	g.add(s, x.owners.at(s.owner), sign)
 	if g.sealed && (had == 0) != (g.blocks == 0) {
 		x.victims.noteHollow(id, g)
 	}

@@ -246,7 +246,10 @@ func TestConcurrentUse(t *testing.T) {
 	work(seeds[5], func(rng *rand.Rand, base uint64) {
 		x.Tick(second(rng.IntN(10)))
 		x.SealGroup(uint32(1+rng.IntN(8)), 100, 0)
-		x.PickVictim(nil)
+		_ = x.SetShare(uint16(rng.IntN(3)), int64(rng.IntN(3))*50*4096)
+		if g, ok := x.PickVictim(nil); ok && rng.IntN(2) == 0 {
+			x.Futile(g.Group)
+		}
 		_ = x.SetHint(second(0), fpOf(base), Hint{Until: second(5)})
 	})
 	wg.Wait()

@@ -3,6 +3,8 @@ package index
 import (
 	"encoding/binary"
 	"unsafe"
+
+	"github.com/skepkv/skep"
 )
 
 // Fingerprint is 96 bits of a keyed hash of (namespace instance, salt, key), computed by
@@ -37,7 +39,7 @@ type Entry struct {
 	// Location is layout.Location packed: the stripe group in the upper 32 bits. 0 is
 	// nowhere yet: the block was accepted and is in DRAM only.
 	Location  uint64
-	Pages     uint32 // on the devices, of Config.PageBytes each
+	Pages     uint32 // on the devices, of Config.PageBytes each, of one copy
 	Namespace uint32 // namespace instance, never reused
 	Tenant    uint16
 	Opaque    bool // of a namespace without parents
@@ -47,7 +49,8 @@ type Entry struct {
 	Durable   bool // the cleaner must keep it
 	Touched   bool // used since it was written where it is
 	Uses      uint8
-	Last      Tick // when it was put or last touched; 0 in an entry given to Insert means now
+	Copies    uint8 // on as many devices, 1 to skep.MaxCopies; 0: 1
+	Last      Tick  // when it was put or last touched; 0 in an entry given to Insert means now
 }
 
 // Group is the stripe group the block lies in; meaningless while Location is 0.
@@ -69,7 +72,11 @@ const (
 	flagHinted  // Index.hints has a row
 	flagPartial
 	flagOdd
+
+	copiesShift = 14 // the two bits above hold one less than the copies
 )
+
+var _ [0]struct{} = [skep.MaxCopies - 4]struct{}{}
 
 // fp96 is a fingerprint as slots keep it.
 type fp96 [3]uint32
@@ -106,6 +113,10 @@ func (f fp96) full() (fp Fingerprint) {
 func (s *slot) has(f uint16) bool { return s.flags&f != 0 }
 func (s *slot) depth() uint32     { return s.depthUses >> 8 }
 func (s *slot) uses() uint8       { return uint8(s.depthUses) }
+func (s *slot) copies() int64     { return int64(s.flags>>copiesShift) + 1 }
+func (s *slot) setCopies(n uint8) {
+	s.flags = s.flags&^(3<<copiesShift) | uint16(max(n, 1)-1)&3<<copiesShift
+}
 
 // follows says that s may be seen behind parent: one deeper, and parent is no partial
 // tail, behind which a chain has a gap.

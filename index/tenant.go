@@ -72,6 +72,7 @@ func (o *owners) drop(i uint16) {
 type tenant struct {
 	pages      int64
 	shareBytes int64 // 0: none
+	counted    bool  // had a share: groups count its pages
 	hints      int   // blocks with hints
 }
 
@@ -84,16 +85,57 @@ func (x *Index) tenant(id uint16) *tenant {
 	return t
 }
 
-// SetShare says how many bytes on the devices a tenant may hold before its blocks go
-// first; 0 is no share: they go like anybody else's. Room that nobody else needs is used beyond it.
+// SetShare says how many bytes on the devices a tenant may hold before its blocks go first: as long as it holds no
+// more, others' go instead. 0 is no share: they go like anybody else's. Room that nobody else needs is used beyond it.
+// The first share of a tenant that has blocks takes a look at every slot.
 func (x *Index) SetShare(tenant uint16, bytes int64) error {
 	if bytes < 0 {
 		return skep.Invalidf("set share", "bytes", bytes, "at least 0")
 	}
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	x.tenant(tenant).shareBytes = bytes
+	t := x.tenant(tenant)
+	t.shareBytes = bytes
+	if bytes > 0 && !t.counted {
+		t.counted = true
+		x.sharers = append(x.sharers, t)
+		x.countIn(tenant, t)
+	}
 	return nil
+}
+
+// countIn has groups count what a tenant has there. REQUIRES: x.mu held for writing.
+func (x *Index) countIn(tenant uint16, t *tenant) {
+	if x.closed || t.pages == 0 {
+		return
+	}
+	for id := uint32(1); id <= x.top; id++ {
+		s := x.slots.at(id)
+		if o := x.owners.at(s.owner); s.has(flagLive) && s.loc != 0 && o.tenant == tenant {
+			x.group(groupOf(s.loc)).share(s, o, 1)
+		}
+	}
+}
+
+// guardedMost is the part of what is stored that shares may keep others from: beyond it they count for less, so
+// that there is always something that may go.
+const guardedMost = 15. / 16
+
+// guard is the part of each share that counts. REQUIRES: x.mu held.
+func (x *Index) guard() float64 {
+	guarded := int64(0)
+	for _, t := range x.sharers {
+		guarded += min(t.pages, t.shareBytes/x.cfg.PageBytes)
+	}
+	return min(1, guardedMost*float64(x.counts.pages)/max(1, float64(guarded)))
+}
+
+// over is how many pages t has beyond so much of its share; below 0: how many fewer.
+func (t *tenant) over(guard float64, pageBytes int64) int64 {
+	if t.shareBytes == 0 {
+		return 0
+	}
+	return t.pages - int64(guard*float64(t.shareBytes/pageBytes))
 }
 
 // Usage is what a tenant holds, in bytes on the devices, copies not counted.

@@ -86,7 +86,7 @@ func (x *Index) PickVictim(admit func(group uint32) bool) (best GroupStat, ok bo
 		}
 		if ok = len(list) > 0; ok {
 			best = list[0]
-			if spared, _ := x.policy.Worth(best); !spared {
+			if level, _ := worth(x.policy, best); level == levelOpen {
 				break
 			} // else another step may see one that need not be spared
 		}
@@ -101,7 +101,7 @@ func (x *Index) step() (list []GroupStat, all bool) {
 	v := &x.victims
 	x.mu.RLock()
 	defer x.mu.RUnlock()
-	n := v.sealed.GetCardinality()
+	n, guard := v.sealed.GetCardinality(), x.guard()
 	it := v.sealed.Iterator()
 	if n <= victimStep {
 		v.next, v.pool = 0, nil
@@ -109,7 +109,7 @@ func (x *Index) step() (list []GroupStat, all bool) {
 	it.AdvanceIfNeeded(v.next)
 	for len(list) < victimStep && it.HasNext() {
 		id := it.Next()
-		list = append(list, x.groupStat(id, x.groups[id]))
+		list = append(list, x.groupStat(id, x.groups[id], guard))
 		v.next = id + 1
 	}
 	if !it.HasNext() {
@@ -120,34 +120,48 @@ func (x *Index) step() (list []GroupStat, all bool) {
 	for _, id := range v.pool {
 		_, in := slices.BinarySearchFunc(list[:seen], id, func(g GroupStat, id uint32) int { return cmp.Compare(g.Group, id) })
 		if !in && v.sealed.Contains(id) {
-			list = append(list, x.groupStat(id, x.groups[id]))
+			list = append(list, x.groupStat(id, x.groups[id], guard))
 		}
 	}
 	// One step more than they take, since a step ends where the round does.
 	return list, n <= victimStep || v.looked >= n+2*victimStep
 }
 
-// rank orders groups, the one to clean first in front: what need not be spared, then what is
-// worth least, then the lowest number.
+// levels are in what order groups go, whatever they are worth.
+const (
+	levelOpen   = iota
+	levelSpared // by the policy
+	levelFutile // gained nothing lately
+)
+
+// worth is what a group is worth, the lowest goes first within its level.
+func worth(p Policy, g GroupStat) (level int, w float64) {
+	is, w := p.Worth(g)
+	switch {
+	case g.Futile:
+		level = levelFutile
+	case is:
+		level = levelSpared
+	}
+	return level, w
+}
+
+// rank orders groups, the one to clean first in front: what need not be spared, then what gained something, then what
+// is worth least, then the lowest number.
 func rank(p Policy, list []GroupStat) {
 	type ranked struct {
-		worth  float64
-		at     int32
-		spared bool
+		level int
+		worth float64
+		at    int32
 	}
 	all := make([]ranked, len(list))
 	for i, g := range list {
-		spared, worth := p.Worth(g)
-		all[i] = ranked{worth, int32(i), spared}
+		level, w := worth(p, g)
+		all[i] = ranked{level, w, int32(i)}
 	}
 	slices.SortFunc(all, func(a, b ranked) int {
-		if a.spared != b.spared {
-			if a.spared {
-				return 1
-			}
-			return -1
-		}
-		return cmp.Or(cmp.Compare(a.worth, b.worth), cmp.Compare(list[a.at].Group, list[b.at].Group))
+		return cmp.Or(cmp.Compare(a.level, b.level), cmp.Compare(a.worth, b.worth),
+			cmp.Compare(list[a.at].Group, list[b.at].Group))
 	})
 	was := slices.Clone(list)
 	for i := range all {

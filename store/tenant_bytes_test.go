@@ -1,6 +1,7 @@
 package store
 
 import (
+	"fmt"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -32,4 +33,63 @@ func TestSharesAreReplaced(t *testing.T) {
 	assert.Equal(t, next, shares())
 	assert.ErrorIs(t, s.SetTenantBytes(map[string]int64{"a": 1, "b": -1}), skep.Invalid)
 	assert.Equal(t, next, shares())
+}
+
+// flooded has tenant a put .8 MB of 12 MiB, once, so many blocks at a time, and tenant b meanwhile four times what the
+// store holds.
+func flooded(t *testing.T, shares map[string]int64, copies, each int) (s *Store, a skep.Scope, keys []skep.Key, declined int) {
+	o := small(tempRoot(t, "store"))
+	o.CapacityBytes, o.CacheBytes, o.TenantBytes = 12<<20, -1, shares
+	s = openTest(t, o)
+	open := func(tenant string) skep.Scope {
+		info, err := s.OpenNamespace(t.Context(), skep.NamespaceSpec{Tenant: tenant, Name: "n", Shape: anySize, Class: skep.Cache, Copies: copies})
+		require.NoError(t, err)
+		return skep.Scope{Namespace: info.ID}
+	}
+	a, b := open("a"), open("b")
+	keys = chainKeys(1, 100)
+	for i := range 4 * (12 << 20) / copies / 8000 / 50 {
+		if n := i * each; n < len(keys) {
+			putRun(t, s, a, keys[n:min(n+each, len(keys))], 8000)
+		}
+		for _, res := range putRun(t, s, b, chainKeys(1000+i, 50), 8000) {
+			if res.Outcome != skep.Committed {
+				declined++
+			}
+		}
+	}
+	return s, a, keys, declined
+}
+
+// A tenant within its share keeps its blocks, though nobody has used them, as long as others are over theirs, or have
+// none. What that costs is bounded: what is kept is moved out of the way once, and not again with every round.
+func TestATenantWithinItsShareKeepsItsBlocks(t *testing.T) {
+	t.Parallel()
+	for name, shares := range map[string]map[string]int64{
+		"the other is over its own": {"a": 4 << 20, "b": 4 << 20},
+		"the other has none":        {"a": 4 << 20},
+	} {
+		for _, c := range []struct{ copies, each int }{{1, 100}, {1, 1}, {2, 100}, {2, 2}} {
+			t.Run(fmt.Sprintf("%s, %d copies, put by %d", name, c.copies, c.each), func(t *testing.T) {
+				t.Parallel()
+				s, a, keys, declined := flooded(t, shares, c.copies, c.each)
+				require.Zero(t, declined)
+				there, why := requireRight(t, s, a, keys, 8000)
+				assert.Equal(t, len(keys), there, why)
+				st, err := s.Stats(t.Context())
+				require.NoError(t, err)
+				require.Positive(t, st.Evicted, "there was no room for all")
+				require.Less(t, float64(st.MovedBytes), .1*float64(st.PutBytes))
+			})
+		}
+	}
+}
+
+// Shares refuse nothing: of those that come to more than the store holds something goes.
+func TestSharesOfMoreThanThereIsRefuseNoPut(t *testing.T) {
+	t.Parallel()
+	for copies := 1; copies <= 2; copies++ {
+		_, _, _, declined := flooded(t, map[string]int64{"a": 1 << 30, "b": 1 << 30}, copies, 1)
+		require.Zero(t, declined, copies)
+	}
 }

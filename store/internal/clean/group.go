@@ -22,11 +22,16 @@ var ErrNoGain = errors.New("store: nothing to gain from this group")
 
 // gains are the parts of a group, one in so many, that its cleaning has to gain: first much,
 // so that a group of blocks that must be kept is not written again and again for the sake of
-// a page, while others hold what may go; then little, when that is all there is.
-var gains = []int{space.FirstGain, 50}
+// a page, while others hold what may go; then little, when that is all there is; and where that is
+// nothing, what tenants' shares keep goes too: a share refuses no put.
+var gains = []struct {
+	part   int
+	shares bool
+}{{space.FirstGain, true}, {50, true}, {50, false}}
 
 // One cleans one group. False: there is none whose cleaning makes room.
 func (c *Cleaner) One(ctx context.Context) (ok bool, err error) {
+	defer func() { c.gain = gains[0] }()
 	for _, c.gain = range gains {
 		if ok, err = c.best(ctx); ok || err != nil || ctx.Err() != nil {
 			break
@@ -54,7 +59,9 @@ func (c *Cleaner) best(ctx context.Context) (bool, error) {
 		}
 		tried = append(tried, g) // so that it is not chosen again
 		switch k := skep.KindOf(err); {
-		case err == ErrNoGain || k == skep.Full: // what is kept, and carried on, does not fit
+		case err == ErrNoGain:
+			c.Index.Futile(g.Num)
+		case k == skep.Full: // what is kept, and carried on, does not fit
 		case (k == skep.DeviceFailed || k == skep.Deadline) && ctx.Err() == nil:
 			c.Log.Error("group not cleaned: a drive of it fails", "group", g.Num, "error", err)
 		default:
@@ -111,6 +118,13 @@ func (c *Cleaner) EmptyGroup(ctx context.Context, g *space.Group) error {
 	verdicts := c.Index.Survivors(c.Clock(), g.PayloadSlots(), refs, nil)
 	kept := 0
 	for i, v := range verdicts {
+		if v == index.Within {
+			v = index.Drop
+			if c.gain.shares {
+				v = index.Keep
+			}
+			verdicts[i] = v
+		}
 		if g.Life.Claim().KeepAll && v == index.Drop && !c.Names.Dead(recs[i].Instance, namespaces.Tag(recs[i].SaltTag)) {
 			verdicts[i], v = index.Keep, index.Keep
 		}
@@ -118,7 +132,7 @@ func (c *Cleaner) EmptyGroup(ctx context.Context, g *space.Group) error {
 			kept += space.Weight(int(recs[i].Pages), recs[i].Bytes(), len(recs[i].Copies), recs[i].Len())
 		}
 	}
-	leastGain := max(c.gain, gains[0])
+	leastGain := max(c.gain.part, gains[0].part)
 	written, room := kept, g.Room()
 	if c.Exact {
 		leastGain = min(leastGain, 10) // an exact order can always drop more instead (yield)

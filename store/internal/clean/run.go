@@ -57,7 +57,10 @@ type Cleaner struct {
 		mu   locks.Mutex[locks.Cleaner]
 		list []*cleaning // to be cleaned, needed or not
 	}
-	gain int // see gains
+	gain struct { // see gains
+		part   int
+		shares bool
+	}
 	// promised says that the catalog promises what the log of a freed group said; the cleaner's
 	// goroutine only.
 	promised bool
@@ -67,7 +70,7 @@ type Cleaner struct {
 }
 
 // New makes a cleaner of groups.
-func New(c Config) *Cleaner { return &Cleaner{Config: c} }
+func New(c Config) *Cleaner { return &Cleaner{Config: c, gain: gains[0]} }
 
 // Start cleans until the store closes: as soon as groups run short, and what it is asked to. in waits for its end.
 func (c *Cleaner) Start(in *sync.WaitGroup) {

@@ -110,7 +110,7 @@ func (ld *Loader) Blocks(ctx context.Context, root catalog.StoreState, into *ind
 		e := index.Entry{
 			FP: ld.Names.Fingerprint(h.Instance, t, h.Key), HasParent: h.HasParent, Depth: h.Depth,
 			Location: l.Pack(), Pages: uint32(layout.SlotsOf(int(h.Pages), h.Bytes)), Namespace: h.Instance, Tenant: ns.Tenant,
-			Opaque: !ns.Info.Chained, Durable: ns.Info.Class == skep.Durable,
+			Opaque: !ns.Info.Chained, Durable: ns.Info.Class == skep.Durable, Copies: uint8(ns.Info.Copies),
 			Partial: h.ValidTokens != 0, Odd: h.Bytes != ns.PartSize(skep.PartKV),
 			// What was used and when is not stored. Until the first turnover everything counts
 			// as used when it was written, so that a restart alone drops nothing.
