@@ -82,7 +82,7 @@ func TestStagingOfACallThatWasCutOffIsLentAgain(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			o, block := behindServer(t, memstore.New(memstore.Options{}))
-			n, err := o.openNamespace(t.Context(), skep.NamespaceSpec{Name: "n", Shape: skep.Shape{BlockTokens: 1}})
+			n, err := o.openNamespace(t.Context(), spaceSpec{NamespaceSpec: skep.NamespaceSpec{Name: "n", Shape: skep.Shape{BlockTokens: 1}}})
 			require.NoError(t, err)
 			c := &clinging{Store: o.Store}
 			o.Store = c
@@ -106,7 +106,7 @@ func TestStagingOfACallThatWasCutOffIsLentAgain(t *testing.T) {
 func TestAStoreIsClosedThoughADriveClings(t *testing.T) {
 	t.Parallel()
 	o, block := behindServer(t, memstore.New(memstore.Options{}))
-	n, err := o.openNamespace(t.Context(), skep.NamespaceSpec{Name: "n", Shape: skep.Shape{BlockTokens: 1}})
+	n, err := o.openNamespace(t.Context(), spaceSpec{NamespaceSpec: skep.NamespaceSpec{Name: "n", Shape: skep.Shape{BlockTokens: 1}}})
 	require.NoError(t, err)
 	o.Store = &clinging{Store: o.Store}
 	require.ErrorIs(t, o.load(t.Context(), skep.Chain{Scope: skep.Scope{Namespace: n.ID}, Keys: make([]skep.Key, 1)},

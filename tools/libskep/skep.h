@@ -25,7 +25,7 @@
 extern "C" {
 #endif
 
-#define SKEP_VERSION 8 /* of what is declared here; skep_version() says which a library has */
+#define SKEP_VERSION 9 /* of what is declared here; skep_version() says which a library has */
 #define SKEP_KEY 32 /* bytes of a key */
 #define SKEP_WANTED 255 /* an answer of skep_want */
 

@@ -6,7 +6,7 @@ import signal
 import unittest
 
 import skepkv
-from serving import TOKEN, Server, differing, eventually
+from serving import TOKEN, Cluster, Server, differing, eventually
 from skepkv.lmcache import Connector
 
 SIZE = 256 << 10
@@ -46,7 +46,7 @@ class OnServer(unittest.TestCase):
         self.addCleanup(self.server.stop)
 
     def open(self, **o):
-        o.setdefault("url", self.server.url)
+        o["url"] = o.get("url") or self.server.url
         for what in ("get", "set", "exists", "delete"):  # patience: what a dead server does to a batch takes no time
             o.setdefault(what + "_timeout", 120)
         c = Connector(**o)
@@ -66,6 +66,38 @@ class OnServer(unittest.TestCase):
         return ok, landed
 
 
+class OnACluster(OnServer):
+    """Three nodes, each chunk on two of them."""
+
+    def setUp(self):
+        self.cluster = Cluster()
+        self.addCleanup(self.cluster.stop)
+
+    def found(self, without):
+        """What of 48 chunks is got, every byte of it, while one node is away."""
+        self.cluster.kill(without)
+        c, wait = self.open(url=f"unix:{self.cluster.dir}/{'b' if without == 'a' else 'a'}")
+        return sum(self.get(c, wait, range(48))[1])
+
+    def test_any_node_may_be_lost(self):
+        c, wait = self.open(url=self.cluster.url)
+        self.assertTrue(self.put(c, wait, range(48))[0])
+        self.assertTrue(self.put(c, wait, range(48))[0], "they are there")
+        for node in "abc":
+            self.assertEqual(self.found(without=node), 48)
+            self.cluster.start(node)
+
+    def test_repair_makes_what_a_node_lost(self):
+        c, wait = self.open(url=self.cluster.url)
+        self.assertTrue(self.put(c, wait, range(48))[0])
+        self.cluster.kill("b")
+        self.cluster.start("b", wiped=True)
+        self.assertEqual(self.cluster.repair(), 0)
+        self.assertEqual(self.found(without="c"), 48)
+        self.cluster.start("c")
+        self.assertEqual(self.found(without="a"), 48)
+
+
 class TestConnector(OnServer):
     def test_all_of_its_calls(self):
         c, wait = self.open()
@@ -78,6 +110,14 @@ class TestConnector(OnServer):
         self.assertEqual(self.get(c, wait, [0, 1], size=SIZE - 1), (True, [False, False]), "a wrong length")
         self.assertEqual(wait(c.submit_batch_delete([name(0), name(77)])), (True, "", [True, True]))
         self.assertEqual(self.get(c, wait, [0, 1]), (True, [False, True]))
+
+    def test_the_first_of_two_that_computed_a_chunk_is_kept(self):
+        c, wait = self.open()
+        self.assertTrue(self.put(c, wait, [1])[0])
+        with self.assertNoLogs("skepkv", "WARNING"):
+            other = [memoryview(value(2)), memoryview(value(3))]
+            self.assertEqual(wait(c.submit_batch_set([name(1), name(3)], other)), (True, "", None))
+            self.assertEqual(self.get(c, wait, [1, 3]), (True, [True, True]))
 
     def test_ranks_groups_models_and_salts_share_nothing(self):
         c, wait = self.open()

@@ -34,7 +34,8 @@ Page = Sequence[Piece]
 
 
 class Where(NamedTuple):
-    """A namespace of pages of so many bytes; 0: of any. about is what its keys and bytes are by, as JSON."""
+    """A namespace of pages of so many bytes; 0: of any. about is what its keys and bytes are by, as JSON. Where it is not
+    chained each page is a chain of its own: whoever computes it again has the same bytes, so the first one stays."""
 
     name: str
     model: str
@@ -220,7 +221,8 @@ class Client:
                     where.name,
                     model=where.model,
                     tenant=self._tenant,
-                    chained=where.chained,
+                    chained=True,
+                    each=not where.chained,
                     block_tokens=where.tokens,
                     bytes=where.bytes,
                     lazy=True,

@@ -11,7 +11,8 @@ server does; nothing that goes wrong is raised into the engine. A get answers fo
 there.
 
 A key of LMCache is model@rank@group@hash or model@rank@group@hash@salt. Model, rank and group make a namespace, the
-salt is skep's salt, and the block's key is a digest of all of it but the salt.
+salt is skep's salt, and the block's key is a digest of all of it but the salt. Each chunk is a chain of its own: the
+first one that is stored under a key stays.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ __all__ = ["Connector"]  # and Adapter, which needs LMCache
 
 log = logging.getLogger("skepkv.lmcache")
 
+_FORMAT = 2  # of what is stored: another one is another namespace
 _MOST_WAITING = 4096  # batches; more are answered as misses at once
 _MOST_SPACES = 1024
 
@@ -352,12 +354,17 @@ class Calls:
             if space is None:
                 if len(self._spaces) >= _MOST_SPACES:
                     self._spaces.clear()
-                name = f"lmcache/{model}@{rank}@{group}"
+                name = f"lmcache/{_FORMAT}/{model}@{rank}@{group}"
                 if self._fingerprint or len(name.encode()) > 512:
-                    name = "lmcache/" + hashlib.sha256("\0".join((self._fingerprint, name)).encode()).hexdigest()
+                    name = f"lmcache/{_FORMAT}/" + hashlib.sha256("\0".join((self._fingerprint, name)).encode()).hexdigest()
                 spec = self._fingerprint or model
                 space = self._store.namespace(
-                    name, model=hashlib.sha256(spec.encode()).hexdigest(), tenant=self._tenant, lazy=True
+                    name,
+                    model=hashlib.sha256(spec.encode()).hexdigest(),
+                    tenant=self._tenant,
+                    chained=True,
+                    each=True,
+                    lazy=True,
                 )
                 self._spaces[model, rank, group] = space
                 if name not in self._told:

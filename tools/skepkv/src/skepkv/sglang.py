@@ -415,7 +415,7 @@ class Storage(HiCacheStorage):
             text = json.dumps(about, sort_keys=True)
             print_ = hashlib.sha256(text.encode()).hexdigest()
             name = f"sglang/{self._model.encode()[-200:].decode(errors='ignore')}/{pool}"
-            name += f"/{'chained' if chained else 'alone'}/{print_[:32]}"
+            name += f"/{'chained' if chained else 'each'}/{print_[:32]}"
             size = int(about["page_bytes"])
             where = Where(name, print_, chained, self._tokens() if chained else 1, size, text)
             with self._lock:

@@ -53,7 +53,7 @@ __all__ = ["SkepTier"]
 
 log = logging.getLogger("skepkv.vllm")
 
-_FORMAT = 1  # of what is stored: another one is another namespace
+_FORMAT = 2  # of what is stored: another one is another namespace
 _MOST_KEYS = 4096  # of one call that asks for them
 _MOST_WAITING = 65536  # keys that are not asked for yet; more are misses at once
 _MOST_JOBS = 4096  # that wait; more fail at once
