@@ -233,9 +233,8 @@ class TestPages(OnServer):
             self.assertEqual(e.exists(names, prefix), 4)
             where = e.storage._space("kv", prefix is not None)
             with skepkv.connect(self.server.url) as store:
-                space = store.namespace(
-                    where.name, model=where.model, chained=where.chained, block_tokens=where.tokens, bytes=where.bytes
-                )
+                shape = {"block_tokens": where.tokens, "bytes": where.bytes}
+                space = store.namespace(where.name, model=where.model, chained=True, each=not where.chained, **shape)
                 self.assertEqual(space.delete([bytes.fromhex(names[2])]), 1)
             self.assertEqual(e.get(names, prefix)[:3], [True, True, False])
             self.assertEqual(e.exists(names, prefix), 2)
