@@ -135,6 +135,12 @@ class Server:
         self.process.wait()
         self.process.stdout.close()
 
+    def stop_and_keep(self):
+        """Stops as an operator does. What is stored stays."""
+        self.process.terminate()
+        self.process.wait()
+        self.process.stdout.close()
+
     def stop(self):
         """In a forked process it does nothing: there Popen takes a server that runs for one that has ended."""
         if os.getpid() != self._pid:

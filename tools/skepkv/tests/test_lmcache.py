@@ -264,9 +264,44 @@ class TestConnector(OnServer):
         return 0 if done == [(number, False, [False])] else 1
 
     def test_parameters_that_are_wrong(self):
-        for o in ({"url": ""}, {"url": "unix:/x", "readers": 0}, {"url": "unix:/x", "get_timeout": 0}):
+        wrong = ({"readers": 0}, {"get_timeout": 0}, *({"copies": n} for n in (0, 5, True, "2")))
+        for o in ({"url": ""}, *({"url": "unix:/x", **o} for o in wrong)):
             with self.assertRaises(ValueError):
                 Connector(**o)
+
+
+class OnFourDrives(OnServer):
+    def setUp(self):
+        self.server = Server(devices=4)
+        self.addCleanup(self.server.stop)
+
+    def lose_a_drive(self):
+        self.server.stop_and_keep()
+        os.remove(os.path.join(self.server.dir, "store", "device-1"))
+        self.server.start()
+
+    def test_a_drive_takes_nothing_of_what_has_two_copies(self):
+        for copies in (1, 2):
+            c, wait = self.open(copies=copies)
+            self.assertEqual(wait(c.submit_batch_exists([name(0)]))[2], [False], "another number is another cache")
+            self.assertTrue(self.put(c, wait, range(48))[0])
+            c.close()
+        self.lose_a_drive()
+        found = {}
+        for copies in (1, 2):
+            c, wait = self.open(copies=copies)
+            found[copies] = sum(self.get(c, wait, range(48))[1])
+            self.assertTrue(self.put(c, wait, range(48, 60))[0])
+        self.assertEqual(found[2], 48)
+        self.assertLess(found[1], 48)
+
+    def test_more_copies_than_drives_are_named(self):
+        server = Server()
+        self.addCleanup(server.stop)
+        c, wait = self.open(copies=2, url=server.url)
+        ok, why, _ = self.put(c, wait, [1])
+        self.assertFalse(ok)
+        self.assertIn("copies is 2, must be at most the number of devices, 1", why)
 
 
 class TestToken(OnServer):

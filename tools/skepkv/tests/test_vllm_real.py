@@ -140,6 +140,18 @@ class TestChunks(OnServer):
         cluster.kill("b")
         self.assertEqual(e.load(keys), [True] * 48)
 
+    def test_copies_are_on_other_drives(self):
+        server, keys = Server(capacity="1GiB", devices=2), chain(16)
+        self.addCleanup(server.stop)
+        two = self.engine(url=server.url, copies=2)
+        two.store(keys)
+        self.assertEqual(two.load(keys), [True] * 16)
+        self.assertEqual(self.engine(url=server.url).load(keys), [False] * 16, "another number is another cache")
+        server.stop_and_keep()
+        os.remove(os.path.join(server.dir, "store", "device-1"))
+        server.start()
+        self.assertEqual(self.engine(url=server.url, copies=2).load(keys), [True] * 16)
+
     def test_a_namespace_that_is_another(self):
         e, keys = self.engine(), chain(2)
         where = e.tier._space(0)
@@ -253,6 +265,7 @@ class TestChunks(OnServer):
             ({"lease": "long"}, "lease"),
             ({"shared_bytes": -1}, "shared_bytes"),
             ({"readers": 0}, "readers"),
+            ({"copies": 0}, "copies is 0, must be 1 to 4"),
         ):
             with self.subTest(o), self.assertRaisesRegex(ValueError, says):
                 Engine(o.pop("url", self.server.url), **o)
