@@ -329,7 +329,7 @@ int skep_load(skep_store s, const skep_scope *scope, const void *keys, uint32_t 
               const int64_t *lengths, int64_t timeout_ms, uint8_t *results, skep_error *err);
 
 /* Stores blocks as skep_put does, block i of lengths[i] bytes. reasons, where not NULL: the code of why outcomes[i] is 0
- * (declined). In an unchained namespace parent is NULL, depth 0, and the last writer wins. An error ends the rest, which are
+ * (declined). In an unchained namespace parent is NULL, depth 0, and the last writer wins ("each": the first). An error ends the rest, which are
  * declined for its code. Error 18 as with skep_put. */
 int skep_save(skep_store s, const skep_scope *scope, const void *parent, uint32_t depth, const void *keys, uint32_t n,
               const void *const *blocks, const int64_t *lengths, int64_t timeout_ms, uint8_t *outcomes, uint8_t *reasons,
