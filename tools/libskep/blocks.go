@@ -308,8 +308,8 @@ func kindOf(err error) skep.Kind {
 	return skep.Failed
 }
 
-// loadInto restores blocks in one session: those whose places touch by one chain, unless each key is one. Of each that is there landed is
-// told.
+// loadInto restores blocks in one session: those whose places touch by one chain, unless each key is one. Of each that
+// is there landed is told.
 func loadInto(
 	ctx context.Context, st skep.Restorer, sp spaceSpec, c skep.Chain, dst [][]byte, results []skep.Kind,
 	landed func(i int),

@@ -86,8 +86,8 @@ func (o *opened) lookup(ctx context.Context, r *skep.LookupRequest) (out skep.Lo
 	return out, err
 }
 
-// put is the Store's Put. Blocks whose keys are chains of their own go in as many puts, side by side: an error is that of
-// the first, and says nothing of the others, whose results are there.
+// put is the Store's Put. Blocks whose keys are chains of their own go in as many puts, side by side: an error is that
+// of the first, and says nothing of the others, whose results are there.
 func (o *opened) put(ctx context.Context, r *skep.PutRequest) ([]skep.PutResult, error) {
 	sp, err := o.space(ctx, r.Namespace)
 	switch {

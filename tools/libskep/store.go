@@ -266,7 +266,7 @@ type spaceSpec struct {
 // one. Conflict: this store has it open with the other Each.
 func (o *opened) openNamespace(ctx context.Context, sp spaceSpec) (skep.NamespaceInfo, error) {
 	if sp.Each && !sp.Chained {
-		return skep.NamespaceInfo{}, skep.Invalidf(op, "each", true, "false where chained is false: such keys stand alone anyway")
+		return skep.NamespaceInfo{}, skep.Invalidf(op, "each", true, "false where chained is false")
 	}
 	if sp.Tenant == "" {
 		sp.Tenant = auth.DefaultTenant
