@@ -73,6 +73,14 @@ class OnACluster(OnServer):
         self.cluster = Cluster()
         self.addCleanup(self.cluster.stop)
 
+    def fill(self):
+        """Stores 48 chunks, so that a node that is killed has what it had when it is started again."""
+        c, wait = self.open(url=self.cluster.url)
+        self.assertTrue(self.put(c, wait, range(48))[0])
+        self.assertTrue(self.put(c, wait, range(48))[0], "they are there")
+        with skepkv.connect(self.cluster.url) as store:
+            store.flush()
+
     def found(self, without):
         """What of 48 chunks is got, every byte of it, while one node is away."""
         self.cluster.kill(without)
@@ -80,16 +88,13 @@ class OnACluster(OnServer):
         return sum(self.get(c, wait, range(48))[1])
 
     def test_any_node_may_be_lost(self):
-        c, wait = self.open(url=self.cluster.url)
-        self.assertTrue(self.put(c, wait, range(48))[0])
-        self.assertTrue(self.put(c, wait, range(48))[0], "they are there")
+        self.fill()
         for node in "abc":
             self.assertEqual(self.found(without=node), 48)
             self.cluster.start(node)
 
     def test_repair_makes_what_a_node_lost(self):
-        c, wait = self.open(url=self.cluster.url)
-        self.assertTrue(self.put(c, wait, range(48))[0])
+        self.fill()
         self.cluster.kill("b")
         self.cluster.start("b", wiped=True)
         self.assertEqual(self.cluster.repair(), 0)
