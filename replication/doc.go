@@ -85,7 +85,7 @@
 //     and streams of events that were opened before tell of the first node only.
 //   - The numbers of namespaces are this Store's own. They do not outlive it.
 //   - Keys that stand alone have one copy, whatever the map says: they are written over, and two nodes could not agree
-//     on the last without versions.
+//     on the last without versions. Keys that are not written over are better put as chains of one block each.
 //   - A node that was away while a delete or a purge went by has its copy yet, unless it was said to be down: the call
 //     named the node, and is to be made again.
 //   - Two writers of different bytes under one chained key may each be the first at another node. Who puts the other's

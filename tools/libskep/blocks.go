@@ -27,6 +27,9 @@ func (o *opened) exists(ctx context.Context, sc skep.Scope, keys []skep.Key, tie
 		return err
 	}
 	clear(tiers)
+	if sp.Each {
+		return o.existsEach(ctx, sc, keys, tiers)
+	}
 	run := func(ctx context.Context, from, to int) (next int, err error) {
 		f, err := o.Lookup(ctx, &skep.LookupRequest{Scope: sc, Keys: keys[from:to], Lease: skep.NoLease, Tiers: true})
 		for i := range f.Blocks {
@@ -59,7 +62,7 @@ func (o *opened) exists(ctx context.Context, sc skep.Scope, keys []skep.Key, tie
 }
 
 // lookupEach says of each key whether its block can be restored, and leases those that can. In a chained namespace
-// keys are one chain.
+// keys are one chain, unless each is one.
 func (o *opened) lookupEach(
 	ctx context.Context, sc skep.Scope, keys []skep.Key, lease time.Duration, found []byte,
 ) (skep.LeaseID, error) {
@@ -68,18 +71,17 @@ func (o *opened) lookupEach(
 	if err != nil {
 		return 0, err
 	}
-	if !sp.Chained {
-		r := &skep.RunsRequest{Scope: sc, Runs: make([][]skep.Key, len(keys)), Lease: lease}
-		for i := range keys {
-			r.Runs[i] = keys[i : i+1]
-		}
-		f, err := o.LookupRuns(ctx, r)
+	if sp.Each || !sp.Chained {
+		f, err := o.LookupRuns(ctx, runsOfOne(sc, keys, lease))
 		for i, run := range f.Runs {
 			found[i] = byte(run.Blocks)
 		}
 		if !errors.Is(err, skep.Unsupported) {
 			return f.Lease.ID, err
 		}
+	}
+	if sp.Each {
+		return 0, o.wanted(ctx, sc, keys, func(i int) { found[i] = 1 })
 	}
 	f, err := o.Lookup(ctx, &skep.LookupRequest{Scope: sc, Keys: keys, Lease: lease})
 	for i := range f.Blocks {
@@ -229,7 +231,7 @@ func (o *opened) load(ctx context.Context, c skep.Chain, dst [][]byte, results [
 	return o.pieces(ctx, dst, func(ctx context.Context, from, to int) error {
 		part, into, said := c, dst[from:to], results[from:to]
 		part.Keys = c.Keys[lead+from : lead+to]
-		if err := o.loadPiece(ctx, sp, part, into, said); err != nil || !sp.Chained {
+		if err := o.loadPiece(ctx, sp, part, into, said); err != nil || !sp.Chained || sp.Each {
 			return err
 		}
 		return o.loadRest(ctx, c, lead+from, into, said)
@@ -238,15 +240,15 @@ func (o *opened) load(ctx context.Context, c skep.Chain, dst [][]byte, results [
 
 // loadPiece loads blocks to where they are wanted, by way of memory that the server has, too, where there is some.
 func (o *opened) loadPiece(
-	ctx context.Context, sp skep.NamespaceSpec, c skep.Chain, into [][]byte, said []skep.Kind,
+	ctx context.Context, sp spaceSpec, c skep.Chain, into [][]byte, said []skep.Kind,
 ) error {
 	s := o.stage(ctx, into)
 	if s == nil {
-		return loadInto(ctx, o, sp.Shape, c, into, said, func(int) {})
+		return loadInto(ctx, o, sp, c, into, said, func(int) {})
 	}
 	places := s.cut(into)
 	k := &kept{Restorer: o}
-	err := loadInto(ctx, k, sp.Shape, c, places, said, func(i int) { copy(into[i], places[i]) })
+	err := loadInto(ctx, k, sp, c, places, said, func(i int) { copy(into[i], places[i]) })
 	o.giveBack(s.mem, k.session, err)
 	if errors.Is(err, skep.NotReleased) { // of the staging's memory, not the caller's
 		err = &skep.Error{Op: op, Kind: gaveUp(ctx), Err: err}
@@ -306,12 +308,13 @@ func kindOf(err error) skep.Kind {
 	return skep.Failed
 }
 
-// loadInto restores blocks in one session: those whose places touch by one chain. Of each that is there landed is
-// told.
+// loadInto restores blocks in one session: those whose places touch by one chain, unless each key is one. Of each that
+// is there landed is told.
 func loadInto(
-	ctx context.Context, st skep.Restorer, shape skep.Shape, c skep.Chain, dst [][]byte, results []skep.Kind,
+	ctx context.Context, st skep.Restorer, sp spaceSpec, c skep.Chain, dst [][]byte, results []skep.Kind,
 	landed func(i int),
 ) error {
+	shape := sp.Shape
 	size := shape.Bytes
 	if c.Part != "" && c.Part != skep.PartKV { // a shape says nothing of it
 		size = 0
@@ -335,7 +338,7 @@ func loadInto(
 			continue
 		}
 		to := i + 1
-		for to < len(dst) && int64(len(dst[to])) == n && touch(dst[to-1], dst[to]) {
+		for !sp.Each && to < len(dst) && int64(len(dst[to])) == n && touch(dst[to-1], dst[to]) {
 			to++
 		}
 		part := c
@@ -384,7 +387,7 @@ func (o *opened) save(ctx context.Context, r skep.PutRequest, keys []skep.Key, s
 	}
 	err = o.pieces(ctx, src, func(ctx context.Context, from, to int) error {
 		part, blocks := r, src[from:to]
-		if sp.Chained && from > 0 {
+		if sp.Chained && !sp.Each && from > 0 {
 			part.Parent, part.Depth = &keys[from-1], r.Depth+from
 		}
 		s := o.stage(ctx, blocks)
@@ -406,7 +409,7 @@ func (o *opened) save(ctx context.Context, r skep.PutRequest, keys []skep.Key, s
 				s.mem.Release()
 			}
 		}
-		list, err := o.Put(ctx, &part)
+		list, err := o.put(ctx, &part)
 		if s != nil {
 			if !errors.Is(err, skep.NotReleased) {
 				s.mem.Release()

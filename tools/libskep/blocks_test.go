@@ -37,6 +37,9 @@ func behindServer(t *testing.T, st skep.Store) (o *opened, block []byte) {
 	return o, make([]byte, 4<<20)
 }
 
+// alone is a namespace of keys that stand alone.
+var alone = spaceSpec{NamespaceSpec: skep.NamespaceSpec{Name: "n", Shape: skep.Shape{BlockTokens: 1}}}
+
 // clinging is a Store that lets go of no memory before it is told to.
 type clinging struct {
 	skep.Store
@@ -82,7 +85,7 @@ func TestStagingOfACallThatWasCutOffIsLentAgain(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			o, block := behindServer(t, memstore.New(memstore.Options{}))
-			n, err := o.openNamespace(t.Context(), skep.NamespaceSpec{Name: "n", Shape: skep.Shape{BlockTokens: 1}})
+			n, err := o.openNamespace(t.Context(), alone)
 			require.NoError(t, err)
 			c := &clinging{Store: o.Store}
 			o.Store = c
@@ -106,7 +109,7 @@ func TestStagingOfACallThatWasCutOffIsLentAgain(t *testing.T) {
 func TestAStoreIsClosedThoughADriveClings(t *testing.T) {
 	t.Parallel()
 	o, block := behindServer(t, memstore.New(memstore.Options{}))
-	n, err := o.openNamespace(t.Context(), skep.NamespaceSpec{Name: "n", Shape: skep.Shape{BlockTokens: 1}})
+	n, err := o.openNamespace(t.Context(), alone)
 	require.NoError(t, err)
 	o.Store = &clinging{Store: o.Store}
 	require.ErrorIs(t, o.load(t.Context(), skep.Chain{Scope: skep.Scope{Namespace: n.ID}, Keys: make([]skep.Key, 1)},

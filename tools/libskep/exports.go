@@ -143,7 +143,7 @@ func skepgo_namespace_within(
 	defer func() { rc = fail(e, &err) }()
 	var o *opened
 	var js string
-	var sp skep.NamespaceSpec
+	var sp spaceSpec
 	if o, err = find(s); err != nil {
 		return
 	}
@@ -201,7 +201,7 @@ func skepgo_put(s C.skep_store, sc *C.skep_scope, parent unsafe.Pointer, depth C
 	ctx, cancel := within(0)
 	defer cancel()
 	var res []skep.PutResult
-	if res, err = o.Put(ctx, r); err == nil {
+	if res, err = o.put(ctx, r); err == nil {
 		to := unsafe.Slice(outcomes, int(n))
 		for i := range res {
 			to[i] = C.uint8_t(res[i].Outcome)
@@ -239,7 +239,7 @@ func skepgo_lookup_within(s C.skep_store, sc *C.skep_scope, keys unsafe.Pointer,
 	ctx, cancel := within(timeoutMs)
 	defer cancel()
 	var f skep.LookupResult
-	if f, err = o.Lookup(ctx, r); err == nil {
+	if f, err = o.lookup(ctx, r); err == nil {
 		*out = C.skep_found{C.int64_t(f.Blocks), C.int64_t(f.Tokens), C.int64_t(f.Bytes), C.uint64_t(f.Lease.ID)}
 	}
 	return

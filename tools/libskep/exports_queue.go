@@ -168,7 +168,7 @@ func (o *opened) aboutKeys(c *C.skep_op, x *operation, scope skep.Scope, keys []
 	case C.SKEP_OP_LOOKUP:
 		x.tell = nil
 		x.do = func(ctx context.Context, done *completion) error {
-			f, err := o.Lookup(ctx, &skep.LookupRequest{Scope: scope, Keys: keys, Lease: leased})
+			f, err := o.lookup(ctx, &skep.LookupRequest{Scope: scope, Keys: keys, Lease: leased})
 			done.blocks, done.tokens, done.bytes = int64(f.Blocks), int64(f.Tokens), f.Bytes
 			done.lease = f.Lease.ID
 			return err

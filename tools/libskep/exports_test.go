@@ -76,5 +76,7 @@ type followed struct {
 	closed bool
 }
 
-func (f *followed) Events(context.Context, skep.Cursor, bool) (skep.EventStream, error) { return f, nil }
-func (f *followed) Close() error                                                        { f.closed = true; return nil }
+func (f *followed) Events(context.Context, skep.Cursor, bool) (skep.EventStream, error) {
+	return f, nil
+}
+func (f *followed) Close() error { f.closed = true; return nil }

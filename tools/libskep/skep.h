@@ -25,7 +25,7 @@
 extern "C" {
 #endif
 
-#define SKEP_VERSION 8 /* of what is declared here; skep_version() says which a library has */
+#define SKEP_VERSION 9 /* of what is declared here; skep_version() says which a library has */
 #define SKEP_KEY 32 /* bytes of a key */
 #define SKEP_WANTED 255 /* an answer of skep_want */
 
@@ -277,6 +277,9 @@ int skep_forked(void);
 
 /* Opens a namespace: {"tenant" ("": the credential's), "name", "model", "chained": true, "shape": {"kind": 1,
  * "layers", "kv_heads", "head_dim", "element": 1, "block_tokens", "order": 0}}.
+ * "chained": true and "each": true: every key is a chain of its own, and calls take keys as of an unchained namespace; the
+ * first writer of a key wins, and a cluster's replicas and object storage are for such blocks. One store has a namespace
+ * open one way, else error 17; skep_restore and what restores under way still take keys as one chain. (SKEP_VERSION 9.)
  * skep_namespace_within (SKEP_VERSION 5) ends by timeout_ms, skep_namespace, and 0, by 30 s. */
 int skep_namespace(skep_store s, const char *json, uint32_t *id, skep_error *err);
 int skep_namespace_within(skep_store s, const char *json, int64_t timeout_ms, uint32_t *id, skep_error *err);
@@ -299,7 +302,7 @@ int skep_release(skep_store s, uint64_t lease, skep_error *err);
 
 /* Finds which of n keys can be restored now, each by itself, and leases all of them under one lease: found[i] is 1 or 0, and
  * *lease 0 where none was asked for, nothing is found, or no more may be leased. In a chained namespace the keys are one
- * chain, as of skep_lookup. A server that has no such call finds the leading keys only. lease_ms and timeout_ms are
+ * chain, as of skep_lookup, without "each". A server that has no such call finds the leading keys only. lease_ms and timeout_ms are
  * skep_lookup_within's. (SKEP_VERSION 6.) */
 int skep_lookup_each(skep_store s, const skep_scope *scope, const void *keys, uint32_t n, int64_t lease_ms, int64_t timeout_ms,
                      uint8_t *found, uint64_t *lease, skep_error *err);
@@ -326,7 +329,7 @@ int skep_load(skep_store s, const skep_scope *scope, const void *keys, uint32_t 
               const int64_t *lengths, int64_t timeout_ms, uint8_t *results, skep_error *err);
 
 /* Stores blocks as skep_put does, block i of lengths[i] bytes. reasons, where not NULL: the code of why outcomes[i] is 0
- * (declined). In an unchained namespace parent is NULL, depth 0, and the last writer wins. An error ends the rest, which are
+ * (declined). In an unchained namespace parent is NULL, depth 0, and the last writer wins ("each": the first). An error ends the rest, which are
  * declined for its code. Error 18 as with skep_put. */
 int skep_save(skep_store s, const skep_scope *scope, const void *parent, uint32_t depth, const void *keys, uint32_t n,
               const void *const *blocks, const int64_t *lengths, int64_t timeout_ms, uint8_t *outcomes, uint8_t *reasons,

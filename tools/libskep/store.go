@@ -66,7 +66,7 @@ type opened struct {
 
 	mu      sync.Mutex
 	closing bool // nothing more is kept
-	spaces  map[skep.NamespaceID]skep.NamespaceSpec
+	spaces  map[skep.NamespaceID]spaceSpec
 	next    uint64 // address or stream to give
 	memory  map[uint64]gpu.Memory
 	own     gpu.Memory // the store's, which prefills have places in
@@ -151,7 +151,7 @@ func open(ctx context.Context, text string) (*opened, error) {
 	if (sp.Dir == "") == (sp.Connect == "") {
 		return nil, skep.Invalidf(op, "dir and connect", fmt.Sprintf("%q %q", sp.Dir, sp.Connect), "one of them")
 	}
-	o := &opened{spaces: map[skep.NamespaceID]skep.NamespaceSpec{}, next: 1 << 40, memory: map[uint64]gpu.Memory{},
+	o := &opened{spaces: map[skep.NamespaceID]spaceSpec{}, next: 1 << 40, memory: map[uint64]gpu.Memory{},
 		streams: map[uint64]gpu.Stream{}, shared: map[uintptr]skep.Memory{},
 		registered: map[uintptr]*wire.AttachedMemory{}}
 	o.life, o.end = context.WithCancel(context.Background())
@@ -275,9 +275,20 @@ func (o *opened) close() error {
 	return errors.Join(err, o.land.close(), o.Store.Close())
 }
 
+// spaceSpec is a namespace as a C program opens it.
+type spaceSpec struct {
+	skep.NamespaceSpec
+	Each bool `json:"each"` // each key of a call is a chain of its own
+
+	opened bool // else it was asked for by number, and nobody said how its keys are given
+}
+
 // openNamespace opens a namespace. One without a tenant is of the tenant that the credential is of, or of the default
-// one.
-func (o *opened) openNamespace(ctx context.Context, sp skep.NamespaceSpec) (skep.NamespaceInfo, error) {
+// one. Conflict: this store has it open with the other Each.
+func (o *opened) openNamespace(ctx context.Context, sp spaceSpec) (skep.NamespaceInfo, error) {
+	if sp.Each && !sp.Chained {
+		return skep.NamespaceInfo{}, skep.Invalidf(op, "each", true, "false where chained is false")
+	}
 	if sp.Tenant == "" {
 		sp.Tenant = auth.DefaultTenant
 		if o.client != nil {
@@ -289,13 +300,17 @@ func (o *opened) openNamespace(ctx context.Context, sp skep.NamespaceSpec) (skep
 			}
 		}
 	}
-	n, err := o.OpenNamespace(ctx, sp)
-	if err == nil {
-		o.mu.Lock()
-		o.spaces[n.ID] = n.NamespaceSpec
-		o.mu.Unlock()
+	n, err := o.OpenNamespace(ctx, sp.NamespaceSpec)
+	if err != nil {
+		return n, err
 	}
-	return n, err
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if was := o.spaces[n.ID]; was.opened && was.Each != sp.Each {
+		return n, &skep.Error{Op: op, Kind: skep.Conflict, Field: "each", Value: sp.Each, Limit: was.Each}
+	}
+	o.spaces[n.ID] = spaceSpec{n.NamespaceSpec, sp.Each, true}
+	return n, nil
 }
 
 // deleteNamespace deletes one, and forgets what its blocks looked like.
@@ -307,7 +322,7 @@ func (o *opened) deleteNamespace(ctx context.Context, id skep.NamespaceID) error
 }
 
 // space is what a namespace's blocks look like.
-func (o *opened) space(ctx context.Context, id skep.NamespaceID) (skep.NamespaceSpec, error) {
+func (o *opened) space(ctx context.Context, id skep.NamespaceID) (spaceSpec, error) {
 	o.mu.Lock()
 	sp, ok := o.spaces[id]
 	o.mu.Unlock()
@@ -315,12 +330,13 @@ func (o *opened) space(ctx context.Context, id skep.NamespaceID) (skep.Namespace
 		return sp, nil
 	}
 	n, err := o.FindNamespace(ctx, id)
+	sp.NamespaceSpec = n.NamespaceSpec
 	if err == nil {
 		o.mu.Lock()
-		o.spaces[id] = n.NamespaceSpec
+		o.spaces[id] = sp
 		o.mu.Unlock()
 	}
-	return n.NamespaceSpec, err
+	return sp, err
 }
 
 // geometry is the byte arithmetic of a namespace's blocks.

@@ -35,6 +35,6 @@ func TestATenantThatIsNotKnownIsNotTheDefault(t *testing.T) {
 	require.NoError(t, err)
 	defer o.close()
 	o.Store = opening{o.Store}
-	_, err = o.openNamespace(t.Context(), skep.NamespaceSpec{Name: "n", Shape: skep.Shape{BlockTokens: 1}})
+	_, err = o.openNamespace(t.Context(), alone)
 	require.ErrorIs(t, err, skep.Unavailable)
 }

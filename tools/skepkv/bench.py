@@ -108,7 +108,7 @@ def sglang(socket, directory):
                 continue
             where = engine.storage._space("kv", False)
             with skepkv.connect("unix:" + socket) as store:
-                space = store.namespace(where.name, model=where.model, bytes=where.bytes)
+                space = store.namespace(where.name, model=where.model, bytes=where.bytes, chained=True, each=True)
                 keys = [bytes.fromhex(n) for n in names]
                 tiers |= set(space.exists(keys))
                 space.delete(keys)
@@ -165,7 +165,7 @@ def vllm(socket, directory):
                 continue
             where = engine.tier._space(0)
             with skepkv.connect(url) as store:
-                space = store.namespace(where.name, model=where.model, bytes=where.bytes)
+                space = store.namespace(where.name, model=where.model, bytes=where.bytes, chained=True, each=True)
                 places |= set(space.exists([k[:32] for k in keys]))
                 space.delete([k[:32] for k in keys])
     print("skep had the chunks in: " + ", ".join(("", "drives", "memory")[t] for t in sorted(places)))

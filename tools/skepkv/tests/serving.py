@@ -135,6 +135,12 @@ class Server:
         self.process.wait()
         self.process.stdout.close()
 
+    def stop_and_keep(self):
+        """Stops as an operator does. What is stored stays."""
+        self.process.terminate()
+        self.process.wait()
+        self.process.stdout.close()
+
     def stop(self):
         """In a forked process it does nothing: there Popen takes a server that runs for one that has ended."""
         if os.getpid() != self._pid:
@@ -262,6 +268,22 @@ class Cluster:
                 return process
         process.stdout.close()
         raise AssertionError(f"skep serve ended with {process.wait()}")
+
+    def start(self, name, wiped=False):
+        """Starts a node again, with what it had or without."""
+        if wiped:
+            shutil.rmtree(os.path.join(self.dir, "store-" + name))
+        self.processes[name] = self._start(name)
+
+    def repair(self):
+        """How many copies are missing when the nodes have repaired."""
+        out = subprocess.run(
+            [binary(), "cluster", "repair", "--server", f"unix:{self.dir}/a", "--json"],
+            capture_output=True,
+            text=True,
+            timeout=300,
+        )
+        return json.loads(out.stdout)["missing"]
 
     def kill(self, name):
         process = self.processes.pop(name)

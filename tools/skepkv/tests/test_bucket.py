@@ -7,6 +7,8 @@ import unittest
 
 import skepkv
 from serving import ObjectStorage, Server, eventually
+from skepkv.lmcache import Connector
+from test_lmcache import Waiting
 
 N = 16
 KEYS = [skepkv.key(bytes([i])) for i in range(N)]
@@ -67,6 +69,27 @@ class BehindTheDrives(unittest.TestCase):
                         space.put(KEYS, BLOCKS)
                         self.sent()
                 server.stop()
+
+    def test_chunks_of_an_engine_outlive_their_drives(self):
+        """Of LMCache's connector, each key of which is a chain of its own."""
+        names = [f"model@00000001@0@{i:064x}" for i in range(N)]
+        for again in (False, True):
+            server = Server(bucket=self.s3.settings)
+            self.addCleanup(server.stop)
+            c = Connector(server.url, get_timeout=120, set_timeout=120, exists_timeout=120)
+            self.addCleanup(c.close)
+            wait = Waiting(c)
+            if not again:
+                self.assertTrue(wait(c.submit_batch_set(names, [memoryview(b) for b in BLOCKS]))[0])
+                self.sent()
+                c.close()
+                server.stop()
+                continue
+            eventually(lambda: all(wait(c.submit_batch_exists(names))[2]))
+            for part in (slice(5, 6), slice(None)):
+                into = [bytearray(64 << 10) for _ in names[part]]
+                self.assertTrue(all(wait(c.submit_batch_get(names[part], [memoryview(b) for b in into]))[2]))
+                self.assertEqual([bytes(b) for b in into], BLOCKS[part])
 
     def test_wrong_settings_are_named(self):
         for field, wrong in {

@@ -139,7 +139,7 @@ class TestEvents(unittest.TestCase):
         self.assertEqual({(v.block_size, v.parent_block_hash, tuple(v.token_ids)) for v in told}, {(0, None, ())})
         with skepkv.connect(self.server.url) as store:
             where = e.tier._space(0)
-            space = store.namespace(where.name, model=where.model, bytes=where.bytes)
+            space = store.namespace(where.name, model=where.model, bytes=where.bytes, chained=True, each=True)
             self.assertEqual(space.delete([k[:32] for k in keys[1:3]]), 2)
         r.hear({topic: {number(k[:32]) for k in keys[:1] + keys[3:]}})
         late = self.router()

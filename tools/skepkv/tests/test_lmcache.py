@@ -6,7 +6,7 @@ import signal
 import unittest
 
 import skepkv
-from serving import TOKEN, Server, differing, eventually
+from serving import TOKEN, Cluster, Server, differing, eventually
 from skepkv.lmcache import Connector
 
 SIZE = 256 << 10
@@ -46,7 +46,7 @@ class OnServer(unittest.TestCase):
         self.addCleanup(self.server.stop)
 
     def open(self, **o):
-        o.setdefault("url", self.server.url)
+        o["url"] = o.get("url") or self.server.url
         for what in ("get", "set", "exists", "delete"):  # patience: what a dead server does to a batch takes no time
             o.setdefault(what + "_timeout", 120)
         c = Connector(**o)
@@ -66,6 +66,44 @@ class OnServer(unittest.TestCase):
         return ok, landed
 
 
+class OnACluster(OnServer):
+    """Three nodes, each chunk on two of them."""
+
+    def setUp(self):
+        self.cluster = Cluster()
+        self.addCleanup(self.cluster.stop)
+
+    def fill(self):
+        """Stores 48 chunks, so that a node that is killed has what it had when it is started again."""
+        c, wait = self.open(url=self.cluster.url)
+        self.assertTrue(self.put(c, wait, range(48))[0])
+        self.assertTrue(self.put(c, wait, range(48))[0], "they are there")
+        with skepkv.connect(self.cluster.url) as store:
+            store.flush()
+
+    def found(self, without):
+        """Whether all of 48 chunks are got, every byte of them, while one node is away: at once, or once it is known to
+        be away."""
+        self.cluster.kill(without)
+        c, wait = self.open(url=f"unix:{self.cluster.dir}/{'b' if without == 'a' else 'a'}")
+        return eventually(lambda: all(self.get(c, wait, range(48))[1]))
+
+    def test_any_node_may_be_lost(self):
+        self.fill()
+        for node in "abc":
+            self.assertTrue(self.found(without=node))
+            self.cluster.start(node)
+
+    def test_repair_makes_what_a_node_lost(self):
+        self.fill()
+        self.cluster.kill("b")
+        self.cluster.start("b", wiped=True)
+        self.assertEqual(self.cluster.repair(), 0)
+        self.assertTrue(self.found(without="c"))
+        self.cluster.start("c")
+        self.assertTrue(self.found(without="a"))
+
+
 class TestConnector(OnServer):
     def test_all_of_its_calls(self):
         c, wait = self.open()
@@ -78,6 +116,14 @@ class TestConnector(OnServer):
         self.assertEqual(self.get(c, wait, [0, 1], size=SIZE - 1), (True, [False, False]), "a wrong length")
         self.assertEqual(wait(c.submit_batch_delete([name(0), name(77)])), (True, "", [True, True]))
         self.assertEqual(self.get(c, wait, [0, 1]), (True, [False, True]))
+
+    def test_the_first_of_two_that_computed_a_chunk_is_kept(self):
+        c, wait = self.open()
+        self.assertTrue(self.put(c, wait, [1])[0])
+        with self.assertNoLogs("skepkv", "WARNING"):
+            other = [memoryview(value(2)), memoryview(value(3))]
+            self.assertEqual(wait(c.submit_batch_set([name(1), name(3)], other)), (True, "", None))
+            self.assertEqual(self.get(c, wait, [1, 3]), (True, [True, True]))
 
     def test_ranks_groups_models_and_salts_share_nothing(self):
         c, wait = self.open()
@@ -224,9 +270,44 @@ class TestConnector(OnServer):
         return 0 if done == [(number, False, [False])] else 1
 
     def test_parameters_that_are_wrong(self):
-        for o in ({"url": ""}, {"url": "unix:/x", "readers": 0}, {"url": "unix:/x", "get_timeout": 0}):
+        wrong = ({"readers": 0}, {"get_timeout": 0}, *({"copies": n} for n in (0, 5, True, "2")))
+        for o in ({"url": ""}, *({"url": "unix:/x", **o} for o in wrong)):
             with self.assertRaises(ValueError):
                 Connector(**o)
+
+
+class OnFourDrives(OnServer):
+    def setUp(self):
+        self.server = Server(devices=4)
+        self.addCleanup(self.server.stop)
+
+    def lose_a_drive(self):
+        self.server.stop_and_keep()
+        os.remove(os.path.join(self.server.dir, "store", "device-1"))
+        self.server.start()
+
+    def test_a_drive_takes_nothing_of_what_has_two_copies(self):
+        for copies in (1, 2):
+            c, wait = self.open(copies=copies)
+            self.assertEqual(wait(c.submit_batch_exists([name(0)]))[2], [False], "another number is another cache")
+            self.assertTrue(self.put(c, wait, range(48))[0])
+            c.close()
+        self.lose_a_drive()
+        found = {}
+        for copies in (1, 2):
+            c, wait = self.open(copies=copies)
+            found[copies] = sum(self.get(c, wait, range(48))[1])
+            self.assertTrue(self.put(c, wait, range(48, 60))[0])
+        self.assertEqual(found[2], 48)
+        self.assertLess(found[1], 48)
+
+    def test_more_copies_than_drives_are_named(self):
+        server = Server()
+        self.addCleanup(server.stop)
+        c, wait = self.open(copies=2, url=server.url)
+        ok, why, _ = self.put(c, wait, [1])
+        self.assertFalse(ok)
+        self.assertIn("copies is 2, must be at most the number of devices, 1", why)
 
 
 class TestToken(OnServer):

@@ -94,12 +94,16 @@ def adapter(form, **params):
     return create(spec(form, **params))
 
 
+def space_of(store, fields):
+    """The namespace of a model, a rank and a group."""
+    model = skepkv.lmcache.hashlib.sha256(fields[0].encode()).hexdigest()
+    return store.namespace("lmcache/2/" + "@".join(fields), model=model, chained=True, each=True)
+
+
 def tiers(store, numbers, model):
     """Where the server has chunks: 0 nowhere, 1 on drives, 2 in memory."""
     fields = (model, "00000001", "0")
-    space = store.namespace(
-        "lmcache/" + "@".join(fields), model=skepkv.lmcache.hashlib.sha256(model.encode()).hexdigest()
-    )
+    space = space_of(store, fields)
     return space.exists([skepkv.key(*(f.encode() for f in ("", *fields, f"{i:064x}"))) for i in numbers])
 
 
@@ -483,8 +487,7 @@ class TestEviction(OnServer):
     def there(self, numbers):
         """Which chunks the server has, asked without a lease."""
         fields = ("org/model-7b", "00000001", "0")
-        model = skepkv.lmcache.hashlib.sha256(fields[0].encode()).hexdigest()
-        space = self.store.namespace("lmcache/" + "@".join(fields), model=model)
+        space = space_of(self.store, fields)
         names = [skepkv.key(*(f.encode() for f in ("", *fields, f"{i:064x}"))) for i in numbers]
         return space.lookup_each(names)[0]
 

@@ -226,6 +226,18 @@ class TestPages(OnServer):
         self.assertEqual(e.exists(names), 2)
         self.assertEqual(e.get(names), [True, True, False, True, True, True], "half a batch")
 
+    def test_copies_are_on_other_drives(self):
+        server = Server(devices=2)
+        self.addCleanup(server.stop)
+        for prefix in (None, []):
+            two, one, names = (Engine(server.url, copies=2), Engine(server.url), chain(4, str(prefix)))
+            self.addCleanup(two.storage.close)
+            self.addCleanup(one.storage.close)
+            self.assertEqual(two.set(names, prefix), [True] * 4)
+            self.assertEqual(two.get(names, prefix), [True] * 4)
+            self.assertEqual(one.exists(names, prefix), 0, "another number is another cache")
+            self.assertEqual(two.storage._space("kv", prefix is not None).copies, 2)
+
     def test_a_miss_between_lookup_and_load(self):
         for prefix in (None, []):
             e, names = self.engine(), chain(4, str(prefix))
@@ -233,9 +245,8 @@ class TestPages(OnServer):
             self.assertEqual(e.exists(names, prefix), 4)
             where = e.storage._space("kv", prefix is not None)
             with skepkv.connect(self.server.url) as store:
-                space = store.namespace(
-                    where.name, model=where.model, chained=where.chained, block_tokens=where.tokens, bytes=where.bytes
-                )
+                shape = {"block_tokens": where.tokens, "bytes": where.bytes}
+                space = store.namespace(where.name, model=where.model, chained=True, each=not where.chained, **shape)
                 self.assertEqual(space.delete([bytes.fromhex(names[2])]), 1)
             self.assertEqual(e.get(names, prefix)[:3], [True, True, False])
             self.assertEqual(e.exists(names, prefix), 2)
@@ -338,6 +349,7 @@ class TestPages(OnServer):
             ({"get_timeout": 0}, "get_timeout"),
             ({"lease": "long"}, "lease"),
             ({"shared_bytes": -1}, "shared_bytes"),
+            ({"copies": 5}, "copies is 5, must be 1 to 4"),
             ({"model": None}, "model"),
         ):
             with self.subTest(o), self.assertLogs("sglang.srt.mem_cache.storage.backend_factory", "ERROR"):

@@ -117,6 +117,37 @@ class Calls:
         self.assertIn(restored.codes[1], MISSING)
         self.assertEqual((into[0], into[2]), (block(0), block(2)))
 
+    def test_each_key_is_a_chain_of_its_own(self):
+        space = self.store.namespace("each", chained=True, each=True)
+        keys, data = [key(i) for i in range(6)], [block(i, 1 + i * 9000) for i in range(6)]
+        some = [0, 1, 3, 5]
+        self.assertEqual(set(space.put([keys[i] for i in some], [data[i] for i in some]).outcomes), {1})
+        there = [i in some for i in range(6)]
+        self.assertEqual([t != 0 for t in space.exists(keys)], there)
+        self.assertEqual([o == 3 for o in space.want(keys)], there)
+        self.assertEqual(space.lookup_each(keys)[0], there)
+        self.assertEqual(space.lookup([keys[2]], lease=5).lease.number, 0)
+        found = space.lookup(keys, lease=5)
+        self.assertEqual((found.blocks, found.tokens, found.bytes), (2, 2, 9002))
+        with found.lease as lease:
+            lease.renew(5)
+        into = [bytearray(len(b)) for b in data]
+        self.assertEqual(space.restore(keys, into).landed, there)
+        self.assertEqual([into[i] for i in some], [data[i] for i in some])
+        self.assertEqual(space.restore([keys[5]], [bytearray(7)]).codes, bytes([17]))
+        again = space.put(keys, data[::-1])
+        self.assertEqual(again.outcomes, bytes(3 if known else 1 for known in there), "the first writer of a key wins")
+        self.assertTrue(again)
+        self.assertEqual(space.put(keys, data, accepted=True).outcomes, bytes([3] * 6))
+        self.assertEqual(space.delete([keys[0], key(99)]), 1)
+        self.assertEqual([t != 0 for t in space.exists(keys)], [False] + [True] * 5)
+        with self.assertRaisesRegex(skepkv.Invalid, "parent"):
+            space.put([keys[0]], [data[0]], parent=keys[1], depth=1)
+        with self.assertRaisesRegex(skepkv.Invalid, "each"):
+            self.store.namespace("alone", each=True)
+        with self.assertRaisesRegex(skepkv.SkepError, "each"):
+            self.store.namespace("each", chained=True)
+
     def test_a_wrong_length_is_an_error_of_its_key(self):
         space = self.store.namespace("n")
         space.put([key(i) for i in range(3)], [block(i) for i in range(3)])

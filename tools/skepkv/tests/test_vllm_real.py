@@ -9,7 +9,7 @@ import threading
 import unittest
 
 import skepkv
-from serving import Server, differing, eventually
+from serving import Cluster, Server, differing, eventually
 from vllm_engine import Engine, OnServer, chain, missing, straight, value
 
 try:
@@ -132,11 +132,31 @@ class TestChunks(OnServer):
         self.assertTrue((e.memory == 0xEE).all())
         self.assertEqual(self.engine(size=68 << 10).load(keys), [False] * 4, "chunks of another size")
 
+    def test_a_node_of_a_cluster_is_lost(self):
+        cluster = Cluster()
+        self.addCleanup(cluster.stop)
+        e, keys = self.engine(url=cluster.url, chunks=48), chain(48)
+        e.store(keys)
+        cluster.kill("b")
+        self.assertEqual(e.load(keys), [True] * 48)
+
+    def test_copies_are_on_other_drives(self):
+        server, keys = Server(capacity="1GiB", devices=2), chain(16)
+        self.addCleanup(server.stop)
+        two = self.engine(url=server.url, copies=2)
+        two.store(keys)
+        self.assertEqual(two.load(keys), [True] * 16)
+        self.assertEqual(self.engine(url=server.url).load(keys), [False] * 16, "another number is another cache")
+        server.stop_and_keep()
+        os.remove(os.path.join(server.dir, "store", "device-1"))
+        server.start()
+        self.assertEqual(self.engine(url=server.url, copies=2).load(keys), [True] * 16)
+
     def test_a_namespace_that_is_another(self):
         e, keys = self.engine(), chain(2)
         where = e.tier._space(0)
         with skepkv.connect(self.server.url) as store:
-            space = store.namespace(where.name, model=where.model, bytes=4096)
+            space = store.namespace(where.name, model=where.model, bytes=4096, chained=True, each=True)
             space.put([k[:32] for k in keys], [bytes(4096)] * 2)
         with self.assertLogs("skepkv.vllm", "WARNING"):
             e.store(keys)
@@ -245,6 +265,7 @@ class TestChunks(OnServer):
             ({"lease": "long"}, "lease"),
             ({"shared_bytes": -1}, "shared_bytes"),
             ({"readers": 0}, "readers"),
+            ({"copies": 0}, "copies is 0, must be 1 to 4"),
         ):
             with self.subTest(o), self.assertRaisesRegex(ValueError, says):
                 Engine(o.pop("url", self.server.url), **o)

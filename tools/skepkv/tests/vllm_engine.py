@@ -187,7 +187,7 @@ class OnServer(unittest.TestCase):
 
     def space(self, store, e, group=0):
         where = e.tier._space(group)
-        return store.namespace(where.name, model=where.model, bytes=where.bytes)
+        return store.namespace(where.name, model=where.model, bytes=where.bytes, chained=True, each=True)
 
     def delete(self, e, key):
         with skepkv.connect(self.server.url) as store:

@@ -1,4 +1,4 @@
-//! What the example needs of skep.h (SKEP_VERSION 8), written by hand: `bindgen skep.h` makes all of it.
+//! What the example needs of skep.h (SKEP_VERSION 9), written by hand: `bindgen skep.h` makes all of it.
 
 #![allow(non_camel_case_types)]
 

@@ -10,7 +10,7 @@ from typing import Any, Sequence
 from . import errors
 
 KEY = 32
-_WANTED = 8  # SKEP_VERSION of the skep.h this package was written for
+_WANTED = 9  # SKEP_VERSION of the skep.h this package was written for
 
 
 class Error(c.Structure):

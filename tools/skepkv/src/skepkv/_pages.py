@@ -26,6 +26,7 @@ log = logging.getLogger("skepkv")
 
 ALIGN = 4096
 STAGE = 32 << 20  # bytes that are under way at a time, of one call
+COPIES = 4  # of a block, each on another drive, at most
 STAGES = 4  # calls that have such memory at a time; others wait for it
 EXISTS = 3  # an outcome of a put, and of a want
 
@@ -34,7 +35,8 @@ Page = Sequence[Piece]
 
 
 class Where(NamedTuple):
-    """A namespace of pages of so many bytes; 0: of any. about is what its keys and bytes are by, as JSON."""
+    """A namespace of pages of so many bytes; 0: of any. about is what its keys and bytes are by, as JSON. Where it is not
+    chained each page is a chain of its own: whoever computes it again has the same bytes, so the first one stays."""
 
     name: str
     model: str
@@ -42,6 +44,7 @@ class Where(NamedTuple):
     tokens: int
     bytes: int
     about: str = ""
+    copies: int = 1
 
 
 class Trouble:
@@ -72,6 +75,7 @@ def check_options(o: dict[str, Any], seconds: dict[str, float]) -> None:
             raise ValueError(f"{name} is {o[name]!r}, must be a string")
     if not o["url"]:
         raise ValueError("url is empty, must be unix:/path or host:port")
+    check_copies(o["copies"])
     shared = o["shared_bytes"]
     if shared is not None and (type(shared) is not int or shared < 0):
         raise ValueError(f"shared_bytes is {shared!r}, must be 0 or more bytes")
@@ -79,6 +83,11 @@ def check_options(o: dict[str, Any], seconds: dict[str, float]) -> None:
         s = o[name]
         if isinstance(s, bool) or not isinstance(s, (int, float)) or not least <= s <= 600 or math.isnan(s):
             raise ValueError(f"{name} is {s!r} s, must be {least} to 600")
+
+
+def check_copies(n: Any) -> None:
+    if type(n) is not int or not 1 <= n <= COPIES:
+        raise ValueError(f"copies is {n!r}, must be 1 to {COPIES}, each on another drive")
 
 
 def secured(tls_ca: str, tls_cert: str, tls_key: str) -> dict[str, str] | None:
@@ -220,9 +229,11 @@ class Client:
                     where.name,
                     model=where.model,
                     tenant=self._tenant,
-                    chained=where.chained,
+                    chained=True,
+                    each=not where.chained,
                     block_tokens=where.tokens,
                     bytes=where.bytes,
+                    copies=where.copies,
                     lazy=True,
                 )
                 if where.about and where not in self._told:

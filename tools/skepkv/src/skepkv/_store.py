@@ -412,6 +412,7 @@ class Store:
         model: str = "",
         tenant: str = "",
         chained: bool = False,
+        each: bool = False,
         block_tokens: int = 1,
         bytes: int = 0,
         copies: int = 1,
@@ -419,7 +420,9 @@ class Store:
         lazy: bool = False,
     ) -> Space:
         """Opens a namespace of opaque blocks, of so many bytes each or, where that is 0, of any length. An empty
-        tenant is the credential's. A lazy one is opened by its first call."""
+        tenant is the credential's. With `each`, in a chained one, every key is a chain of its own: calls take keys as
+        of an unchained namespace, the first writer of a key wins, and a cluster's replicas, its repair and object
+        storage are for them. A lazy one is opened by its first call."""
         space = Space(
             self,
             {
@@ -427,6 +430,7 @@ class Store:
                 "name": name,
                 "model": model,
                 "chained": chained,
+                "each": each,
                 "copies": copies,
                 "class": int(durable),
                 "shape": {"block_tokens": block_tokens, "bytes": bytes},

@@ -11,7 +11,8 @@ server does; nothing that goes wrong is raised into the engine. A get answers fo
 there.
 
 A key of LMCache is model@rank@group@hash or model@rank@group@hash@salt. Model, rank and group make a namespace, the
-salt is skep's salt, and the block's key is a digest of all of it but the salt.
+salt is skep's salt, and the block's key is a digest of all of it but the salt. Each chunk is a chain of its own: the
+first one that is stored under a key stays.
 """
 
 from __future__ import annotations
@@ -30,12 +31,13 @@ from typing import Any, Callable, Iterator, NamedTuple
 
 from . import SkepError, Space, Store, connect, errors, key
 from ._keys import tell
-from ._pages import secured
+from ._pages import check_copies, secured
 
 __all__ = ["Connector"]  # and Adapter, which needs LMCache
 
 log = logging.getLogger("skepkv.lmcache")
 
+_FORMAT = 2  # of what is stored: another one is another namespace
 _MOST_WAITING = 4096  # batches; more are answered as misses at once
 _MOST_SPACES = 1024
 
@@ -97,7 +99,8 @@ class Calls:
 
     url, token or token_file, tenant: which server, as whom. tls_ca (a file, or "system"), tls_cert, tls_key: TLS over
     TCP. shared_bytes: memory shared with a server behind a Unix
-    socket (None: 256 MiB). readers, writers: threads for gets and exists, for sets and deletes. fingerprint: what
+    socket (None: 256 MiB). copies: drives of a node that have each chunk, 1 to 4; another number is another cache.
+    readers, writers: threads for gets and exists, for sets and deletes. fingerprint: what
     besides the model's name tells two caches apart whose bytes must not be mixed: weights' revision, dtype, layout."""
 
     _eventfds = 1
@@ -113,6 +116,7 @@ class Calls:
         tenant: str = "",
         fingerprint: str = "",
         shared_bytes: int | None = None,
+        copies: int = 1,
         readers: int = 2,
         writers: int = 2,
         get_timeout: float = 5.0,
@@ -122,6 +126,7 @@ class Calls:
     ) -> None:
         if not url:
             raise ValueError("url is empty, must be unix:/path or host:port")
+        check_copies(copies)
         for name, n in (("readers", readers), ("writers", writers)):
             if not 1 <= n <= 64:
                 raise ValueError(f"{name} is {n}, must be 1 to 64")
@@ -135,7 +140,7 @@ class Calls:
                 raise ValueError(f"{name} is {s} s, must be more than 0 and at most 600")
         self._url, self._token, self._token_file = url, token, token_file
         self._tls = secured(tls_ca, tls_cert, tls_key)
-        self._tenant, self._fingerprint, self._shared = tenant, fingerprint, shared_bytes
+        self._tenant, self._fingerprint, self._shared, self._copies = tenant, fingerprint, shared_bytes, copies
         self._get_within, self._set_within = get_timeout, set_timeout
         self._exists_within, self._delete_within = exists_timeout, delete_timeout
         self._fds = [os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC) for _ in range(self._eventfds)]
@@ -352,17 +357,26 @@ class Calls:
             if space is None:
                 if len(self._spaces) >= _MOST_SPACES:
                     self._spaces.clear()
-                name = f"lmcache/{model}@{rank}@{group}"
+                kind = f"lmcache/{_FORMAT}/" + (f"{self._copies} copies/" if self._copies > 1 else "")
+                name = f"{kind}{model}@{rank}@{group}"
                 if self._fingerprint or len(name.encode()) > 512:
-                    name = "lmcache/" + hashlib.sha256("\0".join((self._fingerprint, name)).encode()).hexdigest()
+                    name = kind + hashlib.sha256("\0".join((self._fingerprint, name)).encode()).hexdigest()
                 spec = self._fingerprint or model
                 space = self._store.namespace(
-                    name, model=hashlib.sha256(spec.encode()).hexdigest(), tenant=self._tenant, lazy=True
+                    name,
+                    model=hashlib.sha256(spec.encode()).hexdigest(),
+                    tenant=self._tenant,
+                    chained=True,
+                    each=True,
+                    copies=self._copies,
+                    lazy=True,
                 )
                 self._spaces[model, rank, group] = space
                 if name not in self._told:
                     self._told.add(name)
                     about = {"engine": "lmcache", "model": model, "rank": rank, "group": group}
+                    if self._copies > 1:
+                        about["copies"] = str(self._copies)
                     tell(self._store, self._tenant, name, {**about, "fingerprint": self._fingerprint, **_hashes()})
         return space.salted(salt.encode()) if salt else space
 

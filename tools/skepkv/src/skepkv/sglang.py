@@ -106,6 +106,7 @@ class _Options:
             "model": "",
             "revision": "",
             "shared_bytes": None,
+            "copies": 1,
             "lease": 10.0,
             "exists_timeout": 0.5,
             "get_timeout": 0.8,
@@ -120,7 +121,7 @@ class _Options:
         check_options(o, {name: 0.0 if name.endswith("token") else 0.001 for name in times})
         self.url, self.token, self.token_file, self.tenant = o["url"], o["token"], o["token_file"], o["tenant"]
         self.tls = secured(o["tls_ca"], o["tls_cert"], o["tls_key"])
-        self.model, self.revision = o["model"], o["revision"]
+        self.model, self.revision, self.copies = o["model"], o["revision"], o["copies"]
         self.shared_bytes, self.lease = o["shared_bytes"], float(o["lease"])
         self.exists_within, self.set_within = float(o["exists_timeout"]), float(o["set_timeout"])
         if not isinstance(o["accepted"], bool):
@@ -415,9 +416,9 @@ class Storage(HiCacheStorage):
             text = json.dumps(about, sort_keys=True)
             print_ = hashlib.sha256(text.encode()).hexdigest()
             name = f"sglang/{self._model.encode()[-200:].decode(errors='ignore')}/{pool}"
-            name += f"/{'chained' if chained else 'alone'}/{print_[:32]}"
+            name += f"/{'chained' if chained else 'each'}/{print_[:32]}"
             size = int(about["page_bytes"])
-            where = Where(name, print_, chained, self._tokens() if chained else 1, size, text)
+            where = Where(name, print_, chained, self._tokens() if chained else 1, size, text, self._o.copies)
             with self._lock:
                 self._where[pool, chained] = where
         return where
@@ -434,6 +435,8 @@ class Storage(HiCacheStorage):
         if pool is None:
             raise ValueError(f"pool {name} is not registered")
         about: dict[str, Any] = {"engine": "sglang", "format": _FORMAT, "model": self._model, "pool": name}
+        if self._o.copies > 1:
+            about["copies"] = self._o.copies
         about.update(revision=self._revision, kind=type(pool).__name__, page_bytes=0)
         for field in (
             *("dtype", "layout", "page_size", "size_per_token", "layer_num", "start_layer", "end_layer"),

@@ -53,7 +53,7 @@ __all__ = ["SkepTier"]
 
 log = logging.getLogger("skepkv.vllm")
 
-_FORMAT = 1  # of what is stored: another one is another namespace
+_FORMAT = 2  # of what is stored: another one is another namespace
 _MOST_KEYS = 4096  # of one call that asks for them
 _MOST_WAITING = 65536  # keys that are not asked for yet; more are misses at once
 _MOST_JOBS = 4096  # that wait; more fail at once
@@ -208,7 +208,8 @@ class SkepTier(SecondaryTierManager):
 
     url, token or token_file, tenant: which server, as whom. tls_ca (a file, or "system"), tls_cert, tls_key: TLS over
     TCP. model, revision: whose chunks (vLLM's model; of a local one its files). shared_bytes: memory shared with a server
-    behind a Unix socket (None: 256 MiB). direct: such a server maps vLLM's own memory, too. lookup_timeout: after it a key
+    behind a Unix socket (None: 256 MiB). copies: drives of a node that have each chunk, 1 to 4; another number is another
+    cache. direct: such a server maps vLLM's own memory, too. lookup_timeout: after it a key
     is a miss that the server has not answered for. exists_timeout: of the call that asks. lease: what was found stays for
     so long. load_timeout, store_timeout, timeout_per_gib: from a job's submission. drain_timeout: what jobs under way have
     when vLLM takes its memory back. readers, writers: threads for loads, for stores."""
@@ -230,6 +231,7 @@ class SkepTier(SecondaryTierManager):
         model: str = "",
         revision: str = "",
         shared_bytes: int | None = None,
+        copies: int = 1,
         direct: bool = True,
         lookup_timeout: float = 0.05,
         exists_timeout: float = 1.0,
@@ -258,7 +260,7 @@ class SkepTier(SecondaryTierManager):
             raise ValueError(f"primary_kv_view has shape {view.shape}, must be rows of bytes that can be written")
         self._rows, self._row = view.shape[0], view.strides[0]
         self._address = c.addressof(c.c_char.from_buffer(view))  # nothing is kept that would keep the view alive
-        self._model = model or offloading_spec.config.model.name
+        self._model, self._copies = model or offloading_spec.config.model.name, copies
         self._revision = revision or (weights(self._model) if os.path.isdir(self._model) else "")
         if not self._revision:
             log.warning("skep: no revision is given: weights of one name have one cache, whatever is in them")
@@ -551,7 +553,7 @@ class SkepTier(SecondaryTierManager):
             text = json.dumps(about, sort_keys=True)
             print_ = hashlib.sha256(text.encode()).hexdigest()
             name = f"vllm/{self._model.encode()[-200:].decode(errors='ignore')}/{group}/{print_[:32]}"
-            where = Where(name, print_, False, 1, self._row, text)
+            where = Where(name, print_, False, 1, self._row, text, self._copies)
             with self._lock:
                 self._where[group] = where
         return where
@@ -566,6 +568,7 @@ class SkepTier(SecondaryTierManager):
         about: dict[str, Any] = {"engine": "vllm", "version": vllm.__version__, "format": _FORMAT, "group": group}
         about.update(files.fields, model_name=self._model, revision=self._revision, rank=files.rank)
         about.update(chunk_bytes=self._row, layout=config.kv_cache_layout, canonical=config.canonical_layout)
+        about.update({"copies": self._copies} if self._copies > 1 else {})
         about["runner"] = os.environ.get("VLLM_USE_V2_MODEL_RUNNER", "")
         random = _random_seed()
         if random:
