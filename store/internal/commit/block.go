@@ -50,7 +50,6 @@ func (b *Block) Entry(ns *namespaces.Namespace) index.Entry {
 		FP: b.FP, Parent: b.Parent, HasParent: b.HasParent, Depth: b.Record.Depth,
 		Location: b.At.Pack(), Pages: uint32(b.Slots()), Namespace: ns.Instance, Tenant: ns.Tenant,
 		Opaque: !ns.Info.Chained, Durable: ns.Info.Class == skep.Durable, Partial: b.Record.ValidTokens != 0,
-		Copies: uint8(ns.Info.Copies),
-		Odd:    b.Record.Bytes() != ns.PartSize(skep.PartKV),
+		Odd: b.Record.Bytes() != ns.PartSize(skep.PartKV), Copies: uint8(ns.Info.Copies),
 	}
 }
