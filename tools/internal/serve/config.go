@@ -53,7 +53,7 @@ type StoreConfig struct {
 	PinnedBytes       Size   `yaml:"pinned_bytes" doc:"what one tenant may pin; 0: half of leased_bytes"`
 	TenantNamespaces  int    `yaml:"tenant_namespaces" doc:"how many namespaces one tenant may have; 0: 4096"`
 	Policy            string `yaml:"policy" doc:"what is kept: cost, lru, s3fifo"`
-	WriteBudget       Size   `yaml:"write_budget" flag:"write-budget" doc:"bytes a day that each device may be written, but for Durable puts: blocks wait in the DRAM tier, and those are written that were used there; 0: any"`
+	WriteBudget       Size   `yaml:"write_budget" flag:"write-budget" doc:"bytes a day that each device may be written, Durable puts aside; 0: any"`
 	EncryptionKeyFile string `yaml:"encryption_key_file" doc:"keys of all tenants that have none of their own, 64 hexadecimal digits a line, the newest first; empty: their payload is not encrypted"`
 	Backend           string `yaml:"backend" doc:"how devices are driven: auto, iouring, pool"`
 }
