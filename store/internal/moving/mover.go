@@ -128,6 +128,7 @@ func (m *Mover) note(p report.Progress) {
 	sum.Blocks += p.Blocks
 	sum.Bytes += p.Bytes
 	sum.Unreadable += p.Unreadable
+	sum.GivenUp += p.GivenUp
 	sum.Evicted += p.Evicted
 	sum.Seconds += p.Seconds
 	m.totals[p.Task] = sum
