@@ -156,3 +156,53 @@ func TestAReplacementGoesOnWithTheDeviceItAdded(t *testing.T) {
 	requireChain(t, s, sc, keys, 9000)
 	require.NoError(t, s.Close())
 }
+
+// What only the logs of lost drives said of names and deletions is said again when they are given up: a rebuild of
+// the drives that are left knows it.
+func TestWhatTheLogsOfLostDrivesSaidIsSaidAgain(t *testing.T) {
+	t.Parallel()
+	ctx := testContext(t)
+	o := small(tempRoot(t, "store"))
+	o.DeviceCount, o.CapacityBytes, o.CacheBytes, o.NoRebalance, o.Logger = 4, 24<<20, -1, true, testLog(t)
+	s, err := Open(ctx, o)
+	require.NoError(t, err)
+	only := func(list ...int) { // these take new groups
+		for i, d := range s.members.All() {
+			s.space.Exclude(d, health.Fenced, segio.ErrNoDrive)
+			for _, n := range list {
+				if n == i {
+					s.space.Include(d, health.Healthy)
+				}
+			}
+		}
+	}
+	only(1, 3)
+	sc := openSpace(t, s, "n", skep.Cache, 1, false) // they know of the namespace
+	only(0, 2)
+	keys := chainKeys(1, 40)
+	requireOutcome(t, skep.Committed, putRun(t, s, sc, keys, 9000))
+	only(1, 3)
+	_, err = s.Delete(ctx, sc, keys[38:]) // and of this
+	require.NoError(t, err)
+	only(0, 1, 2, 3)
+	for _, d := range []int{1, 3} {
+		s.space.Exclude(s.members.All()[d], health.Dead, segio.ErrNoDrive)
+	}
+	for i, name := range []string{"1", "3"} {
+		_, err = s.ReplaceDevice(ctx, name, NewDevice{Path: filepath.Join(o.Dir, "device-"+strconv.Itoa(4+i))}, MoveOptions{})
+		require.NoError(t, err)
+	}
+	require.NoError(t, s.Close())
+	for _, name := range []string{"catalog", "device-1", "device-3"} {
+		require.NoError(t, os.RemoveAll(filepath.Join(o.Dir, name)))
+	}
+	_, err = Rebuild(ctx, o, false, nil)
+	require.NoError(t, err)
+	s, err = Open(ctx, o)
+	require.NoError(t, err)
+	got, _ := requireRight(t, s, sc, keys[38:], 9000)
+	require.Zero(t, got, "deleted")
+	got, reasons := requireRight(t, s, sc, keys[:38], 9000)
+	require.Equal(t, 38, got, "%v", reasons)
+	require.NoError(t, s.Close())
+}
