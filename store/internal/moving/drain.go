@@ -39,6 +39,7 @@ func (m *Mover) drain(ctx context.Context, op string, d *space.Drive, o report.M
 	defer gate.Typed(ctx, op, &err)
 	before := m.Count.Evicted.Load()
 	defer func() { p.Evicted = m.Count.Evicted.Load() - before }()
+	defer m.ask(d)()
 	if err := m.retireUnlessTooFew(ctx, op, d); err != nil {
 		return p, err
 	}
