@@ -206,3 +206,22 @@ func TestWhatTheLogsOfLostDrivesSaidIsSaidAgain(t *testing.T) {
 	require.Equal(t, 38, got, "%v", reasons)
 	require.NoError(t, s.Close())
 }
+
+// The catalog of a store is no place for another.
+func TestNoStoreIsMadeInACatalog(t *testing.T) {
+	t.Parallel()
+	ctx := testContext(t)
+	o := small(tempRoot(t, "store"))
+	s, err := Open(ctx, o)
+	require.NoError(t, err)
+	require.NoError(t, s.Close())
+	inside := small(filepath.Join(o.Dir, "catalog"))
+	before, err := os.ReadDir(inside.Dir)
+	require.NoError(t, err)
+	_, err = Open(ctx, inside)
+	requireKind(t, skep.Conflict, err)
+	require.ErrorContains(t, err, inside.Dir+", a store's catalog")
+	after, err := os.ReadDir(inside.Dir)
+	require.NoError(t, err)
+	require.Equal(t, len(before), len(after))
+}
