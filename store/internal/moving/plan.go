@@ -2,6 +2,7 @@ package moving
 
 import (
 	"context"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -17,9 +18,16 @@ import (
 // and how many blocks no drive can give. The error is the one that the drain would end with for their sake.
 func (m *Mover) plan(ctx context.Context, op string, groups []*space.Group, o report.MoveOptions,
 	p *report.Progress) error {
+	gone := func(d *space.Drive) bool { return d.Away() || d.Standing.Unreadable() }
 	kept := 0
 	for _, g := range groups {
-		there := func(i int) bool { return !g.Drives[i].Away() && !g.Drives[i].Standing.Unreadable() }
+		if !slices.ContainsFunc(g.Drives, gone) { // no row needs to be looked at
+			if st, ok := m.Index.Group(g.Num); ok {
+				p.Blocks += int64(st.Blocks)
+				p.Bytes += layout.SlotBytes(st.LivePages)
+			}
+			continue
+		}
 		err := m.Catalog.ScanGroup(ctx, g.Num, func(at layout.Location, row []byte) error {
 			var rec segment.Record
 			if segment.DecodeRecord(row, &rec) != nil {
@@ -28,7 +36,7 @@ func (m *Mover) plan(ctx context.Context, op string, groups []*space.Group, o re
 			if _, ok := m.stands(&rec, at); !ok {
 				return nil
 			}
-			readable, _ := segio.RecordUnits(&rec, len(g.Drives)).Survive(there)
+			readable, _ := segio.RecordUnits(&rec, len(g.Drives)).Survive(func(i int) bool { return !gone(g.Drives[i]) })
 			switch durable := rec.Flags&segment.RecordDurable != 0; {
 			case readable:
 				p.Blocks++

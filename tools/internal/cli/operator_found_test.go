@@ -92,6 +92,9 @@ func TestTwoLostDevicesAreReplaced(t *testing.T) {
 			assert.Equal(t, 6, said.Code, "a superblock cannot be read: %s", said.Stdout)
 		}
 		require.NoError(t, os.Remove(filepath.Join(dir, "device-2")))
+		said := skepRun(t, "doctor", "--dir", dir)
+		assert.Equal(t, 6, said.Code, "%s", said.Stdout)
+		assert.Contains(t, said.Stdout, filepath.Join(dir, "device-0")+" is missing, "+filepath.Join(dir, "device-2")+" is missing")
 		rebuilt := filepath.Join(t.TempDir(), "copy")
 		copyTree(t, o.place, rebuilt)
 		rebuilt = filepath.Join(rebuilt, "store")
