@@ -34,7 +34,7 @@ type (
 
 // startAdmin serves the socket, if there is to be one: nil where the directory's path is too long for it. A store is
 // of use without.
-func (s *Store) startAdmin() (*admin.Server, error) {
+func startAdmin(s *Store) (*admin.Server, error) {
 	if dir := s.options.Dir; !admin.Fits(dir) {
 		s.log.Warn("the store has no admin socket: its path is too long for one, so that skep top and inspect do not see it open",
 			"dir", dir, "bytes", len(dir)+1+len(AdminSocket), "at_most", MaxSocketPath)

@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"path/filepath"
 )
 
 // Tasks is what was moved since the open, by task.
@@ -36,6 +37,31 @@ func (s *Store) KeepDevice(ctx context.Context, name string) error { return s.mo
 // that cannot be read any more are given up. A block device is wiped where it can be
 // written, a file is removed; its index is not used again.
 func (s *Store) RemoveDevice(ctx context.Context, name string, o MoveOptions) (Progress, error) {
+	return s.moving.Remove(ctx, name, o)
+}
+
+// ReplaceDevice adds a device, and drains and takes out another. What would keep that one in the store is told before
+// any is added. One that began goes on where it is asked for with the same two once more.
+func (s *Store) ReplaceDevice(ctx context.Context, name string, a NewDevice, o MoveOptions) (Progress, error) {
+	const op = "replace device"
+	old, err := s.members.Find(op, name)
+	if err != nil {
+		return Progress{}, err
+	}
+	if abs, err := filepath.Abs(a.Path); err == nil && !s.options.customDevices {
+		a.Path = abs
+	}
+	if d, err := s.members.Find(op, a.Path); err == nil && d != old && old.Retired.Load() {
+		return s.moving.Remove(ctx, name, o) // it was added before
+	}
+	dry := o
+	dry.DryRun, dry.Joining = true, 1
+	if p, err := s.moving.Remove(ctx, name, dry); err != nil || o.DryRun {
+		return p, err
+	}
+	if err := s.AddDevice(ctx, a); err != nil {
+		return Progress{}, err
+	}
 	return s.moving.Remove(ctx, name, o)
 }
 

@@ -74,7 +74,7 @@ func openRegistered(ctx context.Context, o Options) (*Store, error) {
 	}
 	s.run()
 	if o.Admin && !o.ReadOnly {
-		if s.admin, err = s.startAdmin(); err != nil {
+		if s.admin, err = startAdmin(s); err != nil {
 			return nil, errors.Join(err, s.Close())
 		}
 	}

@@ -11,8 +11,9 @@ type Progress struct {
 	Bytes int64 `json:"bytes"`
 	// blocks that could not be read and stay, or were Cache blocks and are forgotten
 	Unreadable int64   `json:"unreadable"`
-	Evicted    int64   `json:"evicted"` // Cache blocks that the store dropped meanwhile to make room
-	Seconds    float64 `json:"seconds"` // since it began (s)
+	GivenUp    int64   `json:"given_up"` // of them, Durable blocks that were given up by force
+	Evicted    int64   `json:"evicted"`  // Cache blocks that the store dropped meanwhile to make room
+	Seconds    float64 `json:"seconds"`  // since it began (s)
 }
 
 // Compact is what Compact did, or with DryRun would do.
@@ -35,6 +36,7 @@ type MoveOptions struct {
 	All      bool           // of Compact: every group, whether it needs it or not
 	DryRun   bool           // say what would be done, and do nothing
 	Force    bool           // of RemoveDevice: give durable blocks up that cannot be read
+	Joining  int            // with DryRun: devices that will have been added
 	Progress func(Progress) // called now and then, on the caller's goroutine
 }
 

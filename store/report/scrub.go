@@ -12,6 +12,7 @@ type Scrub struct {
 	Unread      int64   `json:"unread"`           // a drive did not deliver (blocks)
 	Headers     int64   `json:"headers"`          // headers and superblocks that were wrong
 	LogsMended  int64   `json:"logs"`             // records and names that were missing in the logs, written again
+	Unmended    int64   `json:"unmended"`         // superblocks, headers, logs and rows that could not be read or mended
 	Seconds     float64 `json:"seconds"`          // it took (s)
 	DryRun      bool    `json:"dry_run"`          // nothing was changed
 	Faults      []Fault `json:"faults"`           // what was found, the first 1,000
@@ -21,8 +22,11 @@ type Scrub struct {
 
 // Sound says that nothing was wrong.
 func (r *Scrub) Sound() bool {
-	return r.BadCopies+r.Repaired+r.Lost+r.Unread+r.Headers+r.LogsMended+r.MoreFaults == 0 && len(r.Faults) == 0
+	return r.BadCopies+r.Repaired+r.Lost+r.Unread+r.Headers+r.LogsMended+r.Unmended+r.MoreFaults == 0 && len(r.Faults) == 0
 }
+
+// Ill says that something is lost, or was not read or mended.
+func (r *Scrub) Ill() bool { return r.Lost+r.Unread+r.BadCopies+r.Unmended > 0 }
 
 // Fault adds a fault.
 func (r *Scrub) Fault(f Fault) { Note(&r.Faults, &r.MoreFaults, f) }

@@ -10,15 +10,15 @@ import (
 
 // DeviceRequest asks an open store to change its devices.
 type DeviceRequest struct {
-	Action string `json:"action"`           // add, find, drain, keep, remove or rebalance
-	Device string `json:"device,omitempty"` // to be found, drained, kept or removed, as DrainDevice has it
-	Path   string `json:"path,omitempty"`   // to be added
+	Action string `json:"action"`           // add, find, drain, keep, remove, replace or rebalance
+	Device string `json:"device,omitempty"` // to be found, drained, kept, removed or replaced, as DrainDevice has it
+	Path   string `json:"path,omitempty"`   // to be added, or put in the place of Device
 	Bytes  int64  `json:"bytes,omitempty"`  // of a file that is added
 	Rate   int64  `json:"rate,omitempty"`   // bytes a second to move; 0: as the drives are idle
 	DryRun bool   `json:"dry_run,omitempty"`
-	Force  bool   `json:"force,omitempty"` // of remove
+	Force  bool   `json:"force,omitempty"` // of remove and replace
 
-	Smaller bool `json:"smaller,omitempty"` // of add, as NewDevice has it
+	Smaller bool `json:"smaller,omitempty"` // of add and replace, as NewDevice has it
 }
 
 // DeviceAnswer is what came of it.
@@ -35,6 +35,7 @@ type Devices interface {
 	DrainDevice(ctx context.Context, name string, o report.MoveOptions) (report.Progress, error)
 	KeepDevice(ctx context.Context, name string) error
 	RemoveDevice(ctx context.Context, name string, o report.MoveOptions) (report.Progress, error)
+	ReplaceDevice(ctx context.Context, name string, a report.NewDevice, o report.MoveOptions) (report.Progress, error)
 	Rebalance(ctx context.Context, o report.MoveOptions) (report.Progress, error)
 }
 
@@ -54,9 +55,10 @@ func DeviceCall(d Devices) func(ctx context.Context, request []byte) any {
 
 func change(ctx context.Context, d Devices, r *DeviceRequest) (p report.Progress, err error) {
 	o := report.MoveOptions{Rate: r.Rate, DryRun: r.DryRun, Force: r.Force}
+	a := report.NewDevice{Path: r.Path, Bytes: r.Bytes, Smaller: r.Smaller}
 	switch r.Action {
 	case "add":
-		return p, d.AddDevice(ctx, report.NewDevice{Path: r.Path, Bytes: r.Bytes, Smaller: r.Smaller})
+		return p, d.AddDevice(ctx, a)
 	case "find":
 		return p, d.FindDevice(r.Device)
 	case "drain":
@@ -65,10 +67,12 @@ func change(ctx context.Context, d Devices, r *DeviceRequest) (p report.Progress
 		return p, d.KeepDevice(ctx, r.Device)
 	case "remove":
 		return d.RemoveDevice(ctx, r.Device, o)
+	case "replace":
+		return d.ReplaceDevice(ctx, r.Device, a, o)
 	case "rebalance":
 		return d.Rebalance(ctx, o)
 	}
-	return p, skep.Invalidf("device", "action", r.Action, "add, find, drain, keep, remove or rebalance")
+	return p, skep.Invalidf("device", "action", r.Action, "add, find, drain, keep, remove, replace or rebalance")
 }
 
 // DoDevice has the store that is open in dir change its devices.

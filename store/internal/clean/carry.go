@@ -2,6 +2,7 @@ package clean
 
 import (
 	"context"
+	"errors"
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/index"
@@ -52,7 +53,7 @@ func (c *Cleaner) carryOn(ctx context.Context, g *space.Group, recs []segment.Re
 	}
 	if g.Entries != 0 {
 		defer c.Logs.Entering.Begin()()
-		if err := c.Space.ScanGroupLogs(ctx, g, k.visit); err != nil {
+		if err := c.scanLogs(ctx, g, k.visit); err != nil {
 			return nil, err
 		}
 	}
@@ -76,6 +77,19 @@ func (c *Cleaner) carryOn(ctx context.Context, g *space.Group, recs []segment.Re
 	return nil, nil
 }
 
+// scanLogs visits what g's logs say. Where too many of them cannot be read and their drives are away, what they said
+// is said again elsewhere, by what the catalog knows, and what is left of them is enough. Entries may come again.
+func (c *Cleaner) scanLogs(ctx context.Context, g *space.Group, visit func(a *segment.Append, e segment.Entry) error) error {
+	err := c.Space.ScanGroupLogs(ctx, g, visit)
+	if k := skep.KindOf(err); err == nil || ctx.Err() != nil || k != skep.DeviceFailed && k != skep.Deadline {
+		return err
+	}
+	if more, e := c.Logs.Forgo(ctx, g); e != nil || !more {
+		return errors.Join(err, e)
+	}
+	return c.Space.ScanGroupLogs(ctx, g, visit)
+}
+
 // rowless are tombstones for what older records in g's log stood in front of, whose rows
 // were gone before this cleaning; recs had theirs.
 func (c *Cleaner) rowless(ctx context.Context, g *space.Group, recs []segment.Record) (stones []segment.Tombstone,
@@ -85,7 +99,7 @@ func (c *Cleaner) rowless(ctx context.Context, g *space.Group, recs []segment.Re
 		r := &recs[i]
 		known[segment.RecordID{Key: r.Key, SaltTag: r.SaltTag, Instance: r.Instance, Seq: r.Written()}] = true
 	}
-	list, err := c.Logs.Strays(ctx, g, c.Space.ScanGroupLogs) // its own records go with it
+	list, err := c.Logs.Strays(ctx, g, c.scanLogs) // its own records go with it
 	for _, t := range list {
 		// What goes with the group needs none.
 		if !t.Exact && !known[segment.RecordID{Key: t.Key, SaltTag: t.SaltTag, Instance: t.Instance, Seq: t.Covers}] {

@@ -67,7 +67,7 @@ func (r *Rows) Lost(ns *namespaces.Namespace, in *Block, why skep.Kind) {
 	}
 	ev.Reason = why
 	r.Tell(ev, in.Record.Instance, in.tag())
-	if why == skep.DeviceFailed { // the drive is reported, and how many blocks by who moves them
+	if why == skep.DeviceFailed && in.Record.Flags&segment.RecordDurable == 0 { // the drive is reported, and how many blocks by who moves them
 		r.log.Debug("block lost while cleaning", "reason", why, "key", in.Record.Key.Short(), "location", in.From.String())
 		return
 	}

@@ -1,8 +1,11 @@
 package devlog
 
 import (
+	"context"
+
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/store/catalog"
+	"github.com/skepkv/skep/store/internal/space"
 	"github.com/skepkv/skep/store/segment"
 )
 
@@ -27,6 +30,41 @@ func (l *Log) nameEntries() (out []*segment.LogWriter, err error) {
 		add(func(w *segment.LogWriter) error { return w.Purge(&p) })
 	}
 	return out, err
+}
+
+// Forgo has the logs of those drives of g that cannot be asked needed no more: what they said of names and deletions
+// the catalog says, and is intended again; blocks that are gone are found by comparing all groups with it. False: there
+// is no such drive whose logs are needed still.
+func (l *Log) Forgo(ctx context.Context, g *space.Group) (bool, error) {
+	var list []*space.Drive
+	for _, d := range g.Drives {
+		if !d.Resaid.Load() && (d.Away() || d.Retired.Load()) {
+			list = append(list, d)
+		}
+	}
+	if len(list) == 0 {
+		return false, nil
+	}
+	parts, err := l.nameEntries()
+	if err != nil {
+		return false, &skep.Error{Op: "log again", Kind: skep.KindOf(err), Field: "names", Err: err}
+	}
+	b := l.Catalog.NewBatch()
+	var names []catalog.Intent
+	for _, w := range parts {
+		names = append(names, l.Intents.Put(b, w))
+	}
+	l.Space.AllSuspect(b)
+	if err := l.Root.Save(ctx, l.Catalog, b, true); err != nil {
+		return false, err
+	}
+	l.Intents.Add(names...)
+	for _, d := range list {
+		d.Resaid.Store(true)
+		l.Log.Warn("log of a drive that cannot be read: what it said is written again elsewhere", "drive", d.Path,
+			"group", g.Num)
+	}
+	return true, nil
 }
 
 // Again intends what the devices' logs may lack after a rebuild that went on without a

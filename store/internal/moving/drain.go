@@ -2,11 +2,11 @@ package moving
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
 	"github.com/skepkv/skep"
-	"github.com/skepkv/skep/layout"
 	"github.com/skepkv/skep/store/catalog"
 	"github.com/skepkv/skep/store/internal/gate"
 	"github.com/skepkv/skep/store/internal/health"
@@ -32,19 +32,14 @@ func (m *Mover) drain(ctx context.Context, op string, d *space.Drive, o report.M
 	of := m.Space.GroupsOf(d)
 	p.Groups = len(of)
 	if o.DryRun {
-		for _, g := range of {
-			if st, ok := m.Index.Group(g.Num); ok {
-				p.Blocks += int64(st.Blocks)
-				p.Bytes += layout.SlotBytes(st.LivePages)
-			}
-		}
-		return p, m.mayDrain(op, d)
+		return p, errors.Join(m.plan(ctx, op, of, o, &p), m.mayDrain(op, d, o.Joining))
 	}
 	ctx, cancel := gate.Until(ctx, m.Closing)
 	defer cancel()
 	defer gate.Typed(ctx, op, &err)
 	before := m.Count.Evicted.Load()
 	defer func() { p.Evicted = m.Count.Evicted.Load() - before }()
+	defer m.ask(d)()
 	if err := m.retireUnlessTooFew(ctx, op, d); err != nil {
 		return p, err
 	}
@@ -59,6 +54,7 @@ func (m *Mover) drain(ctx context.Context, op string, d *space.Drive, o report.M
 	w := m.Works.Begin(taskDrain, m.Space.LiveBytes(of))
 	defer w.End()
 	var stuck error
+	var kept int // durable blocks that cannot be read
 	skip := map[*space.Group]bool{}
 	for {
 		if !d.Retired.Load() {
@@ -80,6 +76,9 @@ func (m *Mover) drain(ctx context.Context, op string, d *space.Drive, o report.M
 				return p, &skep.Error{Op: op, Kind: skep.Deadline, Err: ctx.Err()}
 			}
 			skip[g] = true
+			if e := (*skep.Error)(nil); errors.As(err, &e) && e.Field == unread {
+				kept += e.Value.(int)
+			}
 			stuck = err
 		}
 		p.GroupsDone++
@@ -92,6 +91,9 @@ func (m *Mover) drain(ctx context.Context, op string, d *space.Drive, o report.M
 	if stuck == nil {
 		return p, nil
 	}
+	if kept > 0 && skep.KindOf(stuck) == skep.DeviceFailed {
+		return p, m.errKeeps(op, kept)
+	}
 	e := &skep.Error{Op: op, Kind: skep.KindOf(stuck), Field: "groups left", Value: len(m.Space.GroupsOf(d)), Err: stuck}
 	if e.Kind == skep.Full {
 		e.Limit = "0; the other devices have no room for what must be kept: delete something, give the store more capacity or add a device. What is left is moved as soon as there is room"
@@ -99,9 +101,9 @@ func (m *Mover) drain(ctx context.Context, op string, d *space.Drive, o report.M
 	return p, e
 }
 
-// mayDrain refuses to leave fewer devices than a namespace has copies.
-func (m *Mover) mayDrain(op string, d *space.Drive) error {
-	left := 0
+// mayDrain refuses to leave fewer devices than a namespace has copies; so many will have joined.
+func (m *Mover) mayDrain(op string, d *space.Drive, joining int) error {
+	left := joining
 	for _, o := range m.Members.All() {
 		if o != d && !o.Retired.Load() && o.Condition() < health.Fenced {
 			left++
@@ -124,7 +126,7 @@ func (m *Mover) retireUnlessTooFew(ctx context.Context, op string, d *space.Driv
 		return err
 	}
 	defer m.Members.Give()
-	if err := m.mayDrain(op, d); err != nil {
+	if err := m.mayDrain(op, d, 0); err != nil {
 		return err
 	}
 	return m.retire(ctx, d)

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"slices"
-	"strconv"
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/index"
@@ -66,7 +65,7 @@ func (m *Mover) moveGroup(ctx context.Context, g *space.Group, j job, b *limits.
 	}
 	if left, err := m.left(ctx, g); err != nil || left > 0 {
 		if err == nil {
-			err = &skep.Error{Op: "move blocks", Kind: skep.DeviceFailed, Field: "blocks of group " + strconv.Itoa(int(g.Num)) + " that cannot be read", Value: left}
+			err = &skep.Error{Op: "move blocks", Kind: skep.DeviceFailed, Field: unread, Value: left}
 		}
 		return err
 	}
@@ -126,11 +125,17 @@ func (m *Mover) moveList(ctx context.Context, list []*appender.Block, j job, b *
 		unreadable: func(in *appender.Block, ns *namespaces.Namespace, why error) {
 			p.Unreadable++
 			if j.task == taskDrain && (j.force || !in.Durable()) && skep.KindOf(why) != skep.Deadline {
+				if in.Durable() {
+					p.GivenUp++
+				}
 				m.Rows.Lost(ns, &in.Block, skep.KindOf(why))
 			}
 		}}
 	return c.move(ctx, list)
 }
+
+// unread is the field of an error that says how many blocks of a group cannot be read, and stay.
+const unread = "blocks that cannot be read"
 
 // halved are the blocks of g of which a copy is lost and another can be read.
 func (m *Mover) halved(g *space.Group, list []*appender.Block) (out []*appender.Block) {

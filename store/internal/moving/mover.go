@@ -55,12 +55,13 @@ type Mover struct {
 
 	mu     locks.Mutex[locks.Tasks]
 	totals map[string]report.Progress
+	asked  map[*space.Drive]int // drains of it that somebody waits for, and that count what they do
 }
 
 // New makes a mover that does what it is asked to.
 func New(c Config) *Mover {
 	return &Mover{Config: c, wake: make(chan struct{}, 1), turn: make(chan struct{}, 1),
-		totals: map[string]report.Progress{}, stuck: stuck{until: map[space.ID]time.Time{}}}
+		totals: map[string]report.Progress{}, asked: map[*space.Drive]int{}, stuck: stuck{until: map[space.ID]time.Time{}}}
 }
 
 // Start moves, until the store closes, what there is a reason to move.
@@ -110,6 +111,24 @@ func (m *Mover) enterOf(ctx context.Context, op, name string, o report.MoveOptio
 	return d, err
 }
 
+// ask notes that somebody drains a drive, and nobody else needs to; done ends that.
+func (m *Mover) ask(d *space.Drive) (done func()) {
+	add := func(n int) {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		m.asked[d] += n
+	}
+	add(1)
+	return func() { add(-1); m.Kick() }
+}
+
+// isAsked says whether somebody drains a drive.
+func (m *Mover) isAsked(d *space.Drive) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.asked[d] > 0
+}
+
 // Names of tasks.
 const (
 	taskHeal      = "re-replicate"
@@ -128,6 +147,7 @@ func (m *Mover) note(p report.Progress) {
 	sum.Blocks += p.Blocks
 	sum.Bytes += p.Bytes
 	sum.Unreadable += p.Unreadable
+	sum.GivenUp += p.GivenUp
 	sum.Evicted += p.Evicted
 	sum.Seconds += p.Seconds
 	m.totals[p.Task] = sum

@@ -39,7 +39,7 @@ func (m *Mover) next() (job, *space.Group) {
 		}
 	}
 	for _, d := range m.Members.All() {
-		if d.Removed.Load() || !d.Retired.Load() {
+		if d.Removed.Load() || !d.Retired.Load() || m.isAsked(d) {
 			continue
 		}
 		for _, g := range groups {

@@ -31,7 +31,7 @@ func (p *Opening) Has(path string) bool {
 func (p *Opening) CheckRoom(path string, segments int) error {
 	n, least := 0, segments
 	for _, d := range p.Members.All() {
-		if d.Retired.Load() {
+		if d.Retired.Load() || d.Absent != nil { // of one that a rebuild went on without the size is not known
 			continue
 		}
 		if d.Limit == space.Unlimited || segments == space.Unlimited {
@@ -115,7 +115,7 @@ func (p *Opening) Add(ctx context.Context, path string, bytes int64, smaller boo
 func (p *Opening) SegmentsOf(size int64) (int, error) {
 	if size == 0 {
 		for _, d := range p.Members.All() {
-			if !d.Removed.Load() && (size == 0 || d.Dev.Size() < size) {
+			if !d.Removed.Load() && d.Absent == nil && (size == 0 || d.Dev.Size() < size) {
 				size = d.Dev.Size()
 			}
 		}

@@ -23,6 +23,17 @@ import (
 	"github.com/skepkv/skep/store/segment"
 )
 
+// notACatalog refuses a directory that is the catalog of a store: another's devices would lie among its files.
+func notACatalog(dir string) error {
+	for _, name := range []string{"MANIFEST-*", "marker.manifest.*"} {
+		if list, _ := filepath.Glob(filepath.Join(dir, name)); len(list) > 0 {
+			return &skep.Error{Op: "open store", Kind: skep.Conflict, Field: "directory", Value: dir + ", a store's catalog",
+				Limit: "a store's directory, such as the one that the catalog is in, or an empty one"}
+		}
+	}
+	return nil
+}
+
 // create makes a new store on its devices. The root row comes last: until it is
 // there, there is no store.
 func (p *Opening) create(ctx context.Context) (catalog.StoreState, error) {

@@ -260,7 +260,9 @@ func (p *Opening) adopt(ctx context.Context, d *space.Drive, byID map[[16]byte]c
 		d.Limit = d.Segments
 	}
 	if row.State == catalog.DeviceDraining {
-		d.Failed = space.ErrDraining
+		if d.Failed == nil { // else it is not there
+			d.Failed = space.ErrDraining
+		}
 		d.Retired.Store(true)
 	}
 	return nil

@@ -134,6 +134,9 @@ func (p *Opening) enter() error {
 			}
 			p.made = append(p.made, p.Dir)
 		}
+		if err := notACatalog(p.Dir); err != nil {
+			return err
+		}
 		if err := os.MkdirAll(p.Dir, 0o755); err != nil {
 			return dirlock.CannotWrite("open store", p.Dir, err)
 		}

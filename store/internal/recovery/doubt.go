@@ -80,6 +80,7 @@ func (ld *Loader) Verify(ctx context.Context, doubtful []Doubt) error {
 		}
 		ld.Log.Warn("blocks not whole after the crash were dropped", "blocks", len(lost))
 	}
+	ld.Log.Info("blocks written after the last flush verified", "blocks", len(doubtful), "dropped", len(lost))
 	ld.Root.Owe() // so that the mark moves past what was verified
 	return nil
 }

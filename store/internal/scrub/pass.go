@@ -148,7 +148,7 @@ func (sc *pass) group(ctx context.Context, g *space.Group) error {
 	err := s.Catalog.ScanGroup(ctx, g.Num, func(l layout.Location, b []byte) error {
 		var rec segment.Record
 		if err := segment.DecodeRecord(b, &rec); err != nil {
-			sc.rep.Fault(report.Fault{Group: int(g.Num), What: "catalog row", Problem: err.Error(),
+			sc.stays(report.Fault{Group: int(g.Num), What: "catalog row", Problem: err.Error(),
 				Do: "rebuild the catalog"})
 			return nil
 		}
@@ -232,7 +232,7 @@ func (sc *pass) logs(ctx context.Context, g *space.Group) (map[segment.RecordID]
 	})
 	if err != nil {
 		sc.blind = true
-		sc.rep.Fault(report.Fault{Group: int(g.Num), What: "log", Problem: err.Error(), Do: "look at the drive"})
+		sc.stays(report.Fault{Group: int(g.Num), What: "log", Problem: err.Error(), Do: "look at the drive"})
 		return nil, false
 	}
 	for entry, n := range others {
@@ -317,6 +317,7 @@ func (sc *pass) relogEntry(ctx context.Context, g *space.Group, entry []byte, pr
 	switch {
 	case err != nil:
 		f.Do = "scrub again: it could not be written: " + err.Error()
+		sc.rep.Unmended++
 	case !sc.o.DryRun:
 		f.Do = "nothing: it was written again"
 	}
@@ -358,6 +359,7 @@ func (sc *pass) relog(ctx context.Context, g *space.Group, r *Block, logs int) {
 		}
 		if err != nil {
 			sc.v.buf = nil
+			sc.rep.Unmended++
 			f.Do = "scrub again: it could not be written: " + err.Error()
 		}
 	}
@@ -372,7 +374,7 @@ func (sc *pass) headers(ctx context.Context, g *space.Group) {
 		h, wrong, err := segio.ReadHeader(ctx, d.IO(), g.Segments[i], s.Timeout)
 		if err != nil {
 			if ctx.Err() == nil {
-				sc.rep.Fault(report.Fault{Device: d.Path, Group: int(g.Num), Segment: int(g.Segments[i]),
+				sc.stays(report.Fault{Device: d.Path, Group: int(g.Num), Segment: int(g.Segments[i]),
 					What: "segment header", Problem: err.Error(), Do: "look at the drive"})
 			}
 			continue
@@ -387,6 +389,7 @@ func (sc *pass) headers(ctx context.Context, g *space.Group) {
 		if !sc.o.DryRun && !gone {
 			f.Do = "nothing: it was written again"
 			if gone, err = s.Space.RewriteHeader(ctx, g, i); err != nil {
+				sc.rep.Unmended++
 				f.Do = "look at the drive: it could not be written: " + err.Error()
 			}
 		}
@@ -423,7 +426,7 @@ func (sc *pass) superblocks(ctx context.Context, d *space.Drive) {
 	defer cancel()
 	both, err := segio.ReadSuperblocks(ctx, "scrub", d.Dev, d.Path)
 	if err != nil {
-		sc.rep.Fault(report.Fault{Device: d.Path, What: "superblock", Problem: err.Error(), Do: "look at the drive"})
+		sc.stays(report.Fault{Device: d.Path, What: "superblock", Problem: err.Error(), Do: "look at the drive"})
 		return
 	}
 	good, err := both.Choose()
@@ -432,7 +435,7 @@ func (sc *pass) superblocks(ctx context.Context, d *space.Drive) {
 	}
 	if err != nil {
 		sc.rep.Headers++
-		sc.rep.Fault(report.Fault{Device: d.Path, What: "superblock", Problem: err.Error(),
+		sc.stays(report.Fault{Device: d.Path, What: "superblock", Problem: err.Error(),
 			Do: "both copies are wrong: the device opens no more; " +
 				"take what it holds to another while the store is open"})
 		return
@@ -444,9 +447,16 @@ func (sc *pass) superblocks(ctx context.Context, d *space.Drive) {
 		if !sc.o.DryRun {
 			f.Do = "nothing: it was written again"
 			if err := segio.WriteSuperblock(ctx, s.Space.Durably(d), &good, i); err != nil {
+				sc.rep.Unmended++
 				f.Do = "look at the drive: it could not be written: " + err.Error()
 			}
 		}
 		sc.rep.Fault(f)
 	}
+}
+
+// stays notes a fault, of something else than a block, that a scrub can do nothing about.
+func (sc *pass) stays(f report.Fault) {
+	sc.rep.Unmended++
+	sc.rep.Fault(f)
 }

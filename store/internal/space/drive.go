@@ -44,6 +44,7 @@ type Drive struct {
 
 	Standing health.Standing // its condition
 	Retired  atomic.Bool     // being emptied, or removed: it is not let back in
+	Resaid   atomic.Bool     // what its logs say of names and deletions is said again elsewhere: devlog.Forgo
 	Fence    func(error)     // called when too many writes in a row failed, or a flush
 
 	Flush segio.Flusher

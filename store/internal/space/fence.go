@@ -22,7 +22,9 @@ func (t *Table) Fence(d *Drive, err error) {
 func (t *Table) Exclude(d *Drive, c health.State, err error) {
 	t.mu.Lock()
 	first := d.Failed == nil
-	d.Failed = err
+	if first || err != ErrDraining { // why it cannot be used comes before that it is not to be
+		d.Failed = err
+	}
 	if c > d.Condition() {
 		d.Standing.Set(c)
 	}
@@ -64,6 +66,7 @@ func (t *Table) Include(d *Drive, c health.State) {
 	if d.Retired.Load() {
 		d.Failed = ErrDraining
 	}
+	d.Resaid.Store(false) // what is written to it from now on is not
 	d.Standing.Set(c)
 	d.Standing.Writes.Forget()
 	select {

@@ -58,7 +58,8 @@ type Scanner func(ctx context.Context, g *Group, visit func(a *segment.Append, e
 
 // ScanGroupLogs visits the entries in all logs of a group; those of which there are
 // copies come more than once. One log that cannot be read is overlooked where there are
-// others: what counts of names, purges and deletions stands on two drives.
+// others: what counts of names, purges and deletions stands on two drives. So is that of a
+// drive whose logs nobody needs (Resaid).
 func (t *Table) ScanGroupLogs(ctx context.Context, g *Group, visit func(a *segment.Append,
 	e segment.Entry) error) error {
 	unread, err := t.scanLogs(ctx, g, visit)
@@ -67,6 +68,9 @@ func (t *Table) ScanGroupLogs(ctx context.Context, g *Group, visit func(a *segme
 	}
 	var failed []error
 	for i, err := range unread {
+		if g.Drives[i].Resaid.Load() {
+			continue
+		}
 		// what only stood on such a drive is lost with it
 		if err != nil && (err == segio.ErrNoDrive || !g.Drives[i].Away()) {
 			failed = append(failed, err)

@@ -88,6 +88,24 @@ func (t *Table) AllStale(b *catalog.Batch) {
 	t.SaveStale(b)
 }
 
+// AllSuspect is AllStale of a table that is in use: the groups are compared with the catalog as soon as that goes. What
+// is open says at the next open, after an end that was not orderly, that it is to be.
+func (t *Table) AllSuspect(b *catalog.Batch) {
+	t.mu.Lock()
+	list := slices.Collect(t.mu.Groups.Each())
+	for _, g := range list {
+		if g.Life.State() >= Sealed {
+			state := g.Row
+			state.State = catalog.GroupCleaning
+			b.PutGroup(&state)
+		}
+	}
+	t.mu.Unlock()
+	for _, g := range list {
+		t.Suspect(g)
+	}
+}
+
 // Settled gives the row of a group whose log says what the catalog says, and notes that it is stale no more.
 func (t *Table) Settled(g *Group) catalog.GroupState {
 	t.mu.Lock()

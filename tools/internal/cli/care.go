@@ -202,7 +202,7 @@ func (a *app) scrub(ctx context.Context, f *careFlags) (err error) {
 	if err != nil && ctx.Err() == nil {
 		return err
 	}
-	if r.Lost+r.Unread > 0 || f.dryRun && !r.Sound() {
+	if r.Ill() || f.dryRun && !r.Sound() {
 		a.Code = command.Faults
 	}
 	return errors.Join(err, a.Print(r, func(w io.Writer) {
@@ -211,8 +211,8 @@ func (a *app) scrub(ctx context.Context, f *careFlags) (err error) {
 		if f.dryRun {
 			lost, mended = "that would be forgotten", "to be mended"
 		}
-		fmt.Fprintf(w, "%d blocks in %d groups, %s read in %.1f s: %d repaired, %d with a bad copy left, %d %s, %d not delivered, %d headers and %d log entries %s\n",
-			r.Blocks, r.Groups, command.Size(r.Bytes), r.Seconds, r.Repaired, r.BadCopies, r.Lost, lost, r.Unread, r.Headers, r.LogsMended, mended)
+		fmt.Fprintf(w, "%d blocks in %d groups, %s read in %.1f s: %d repaired, %d with a bad copy left, %d %s, %d not delivered, %d headers and %d log entries %s, %d other faults stay\n",
+			r.Blocks, r.Groups, command.Size(r.Bytes), r.Seconds, r.Repaired, r.BadCopies, r.Lost, lost, r.Unread, r.Headers, r.LogsMended, mended, r.Unmended)
 		if f.dryRun {
 			fmt.Fprintln(w, "dry run: nothing was changed")
 		}

@@ -299,6 +299,8 @@ func (a *app) deviceTake(use, short string, args int) *cobra.Command {
 				err = s.KeepDevice(ctx, args[0])
 			case action == "drain":
 				r.Moved, err = s.DrainDevice(ctx, args[0], m)
+			case action == "replace":
+				r.Moved, err = s.ReplaceDevice(ctx, args[0], store.NewDevice{Path: args[1], Bytes: bytes, Smaller: f.smaller}, m)
 			default:
 				r.Moved, err = s.RemoveDevice(ctx, args[0], m)
 			}
@@ -314,16 +316,8 @@ func (a *app) deviceTake(use, short string, args int) *cobra.Command {
 		if served {
 			return a.takeServed(ctx, &f, &r, bytes)
 		}
-		if action == "replace" { // what is wrong with either name is told before anything is made
-			look := f
-			look.dryRun = true
-			if err := a.withAdded(ctx, &look, args[1], bytes, &r, func(s *store.Store) error { return s.FindDevice(args[0]) }); err != nil {
-				return err
-			}
-			if !f.dryRun {
-				r.Kind, r.Bytes, r.Serial = "", 0, "" // of a dry run
-				return a.deviceEnds(ctx, r, a.withAdded(ctx, &f, args[1], bytes, &r, take))
-			}
+		if action == "replace" && f.dryRun {
+			return a.deviceEnds(ctx, r, a.withAdded(ctx, &f, args[1], bytes, &r, take))
 		}
 		o, err := f.options(a)
 		if err == nil {
@@ -370,25 +364,16 @@ func (f *moveFlags) ask(ctx context.Context, r store.DeviceRequest) (p store.Pro
 // takeServed is what deviceTake makes, for a store that is in use.
 func (a *app) takeServed(ctx context.Context, f *moveFlags, r *deviceResult, bytes int64) (err error) {
 	r.Served = true
-	if r.Action == "replace" && !f.dryRun { // a name that is wrong is told before anything is made
-		if _, err := f.ask(ctx, store.DeviceRequest{Action: "find", Device: r.Device}); err != nil {
-			return err
-		}
-		add := store.DeviceRequest{Action: "add", Path: r.Added, Bytes: bytes, Smaller: f.smaller}
-		if _, err := f.ask(ctx, add); err != nil {
-			return err
-		}
-	}
 	if r.Action == "replace" && f.dryRun { // a catalog is read beside the process that has it open
 		if err := a.withAdded(ctx, f, r.Added, bytes, r, func(*store.Store) error { return nil }); err != nil {
 			return err
 		}
 	}
-	action := r.Action
-	if action == "replace" {
-		action = "remove"
+	ask := store.DeviceRequest{Action: r.Action, Device: r.Device, Force: f.force}
+	if r.Action == "replace" {
+		ask.Path, ask.Bytes, ask.Smaller = r.Added, bytes, f.smaller
 	}
-	r.Moved, err = f.ask(ctx, store.DeviceRequest{Action: action, Device: r.Device, Force: f.force})
+	r.Moved, err = f.ask(ctx, ask)
 	return a.deviceEnds(ctx, *r, err)
 }
 
@@ -443,6 +428,9 @@ func movedText(p store.Progress) string {
 	text := fmt.Sprintf("%d blocks, %s of %d groups in %.1f s", p.Blocks, command.Size(p.Bytes), max(p.Groups, p.GroupsDone), p.Seconds)
 	if p.Unreadable > 0 {
 		text += fmt.Sprintf("; %d blocks could not be read", p.Unreadable)
+	}
+	if p.GivenUp > 0 {
+		text += fmt.Sprintf(", %d of them durable", p.GivenUp)
 	}
 	if p.Evicted > 0 {
 		text += fmt.Sprintf("; %d Cache blocks were dropped meanwhile to make room", p.Evicted)

@@ -1,14 +1,21 @@
 package cli
 
 import (
+	"context"
 	"fmt"
 	"io"
+	"log/slog"
 	"os"
+	"path/filepath"
+	"strings"
 
 	"github.com/spf13/cobra"
 
+	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/store"
 	"github.com/skepkv/skep/tools/internal/command"
 	"github.com/skepkv/skep/tools/internal/doctor"
+	"github.com/skepkv/skep/tools/internal/inspect"
 	"github.com/skepkv/skep/tools/internal/remote"
 )
 
@@ -17,13 +24,19 @@ func (a *app) doctorCommand() *cobra.Command {
 	cmd := &cobra.Command{Use: "doctor", Short: "say what works on this machine, what does not, and what to do about it", Args: command.NoArgs}
 	cmd.AddCommand(remote.KeysCommand(a.App))
 	cmd.Flags().StringVar(&dir, "dir", "", "directory devices would be in (default: the system's temporary directory)")
-	cmd.RunE = func(*cobra.Command, []string) error {
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if dir == "" {
 			dir = os.TempDir()
 		}
 		r, err := doctor.Examine(dir)
 		if err != nil {
 			return command.WithNext(err, "make the directory, or name the one the devices are to be in")
+		}
+		if c := drivesOf(cmd.Context(), dir); c.Status != "" {
+			r.Checks = append(r.Checks, c)
+			if c.Status == doctor.Fail {
+				r.Status = c.Status
+			}
 		}
 		if r.Status == doctor.Fail {
 			a.Code = command.Faults
@@ -41,4 +54,49 @@ func (a *app) doctorCommand() *cobra.Command {
 		})
 	}
 	return cmd
+}
+
+// drivesOf says whether the drives of the store in dir are there, and are used by who has it open; nothing where there
+// is no store, or its catalog cannot be read: skep verify says what is wrong with that.
+func drivesOf(ctx context.Context, dir string) doctor.Check {
+	if st, err := os.Stat(filepath.Join(dir, "catalog")); err != nil || !st.IsDir() {
+		return doctor.Check{}
+	}
+	var bad []string
+	n := 0
+	var stats skep.Stats
+	if store.AskAdmin(ctx, dir, "stats", &stats) == nil {
+		for i := range stats.Devices {
+			d := &stats.Devices[i]
+			if state, _, _ := strings.Cut(d.State, ":"); state == "fenced" || state == "dead" {
+				bad = append(bad, d.Path+" is "+state)
+			}
+		}
+		n = len(stats.Devices)
+	} else {
+		v, err := inspect.Open(dir, slog.New(slog.DiscardHandler))
+		if err != nil {
+			return doctor.Check{}
+		}
+		defer v.Close()
+		list, err := v.Devices(ctx)
+		if err != nil {
+			return doctor.Check{}
+		}
+		for i := range list.Devices {
+			d := &list.Devices[i]
+			if d.State == "removed" {
+				continue
+			}
+			if n++; !d.Present {
+				bad = append(bad, d.Path+" is missing")
+			}
+		}
+	}
+	c := doctor.Check{Name: "drives of the store", Status: doctor.OK, Detail: fmt.Sprintf("%d are there", n)}
+	if len(bad) > 0 {
+		c.Status, c.Detail = doctor.Fail, strings.Join(bad, ", ")
+		c.Next = "bring them back, or skep device replace OLD NEW --dir D (docs/howto/replace-a-drive.md)"
+	}
+	return c
 }

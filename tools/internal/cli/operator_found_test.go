@@ -80,6 +80,49 @@ func TestARefusedReplacementAddsNothing(t *testing.T) {
 	}
 }
 
+// Of three devices two are lost. Each is replaced, by one command, that does what its dry run said; or is taken out after
+// a rebuild that went on without them. Then the store is sound.
+func TestTwoLostDevicesAreReplaced(t *testing.T) {
+	t.Parallel()
+	for _, copies := range []int{1, 2} {
+		o, dir := heldIn(t, copies)
+		require.NoError(t, os.Remove(filepath.Join(dir, "device-0")))
+		if copies == 2 { // else it does not open
+			said := skepRun(t, "scrub", "--dir", dir)
+			assert.Equal(t, 6, said.Code, "a superblock cannot be read: %s", said.Stdout)
+		}
+		require.NoError(t, os.Remove(filepath.Join(dir, "device-2")))
+		said := skepRun(t, "doctor", "--dir", dir)
+		assert.Equal(t, 6, said.Code, "%s", said.Stdout)
+		assert.Contains(t, said.Stdout, filepath.Join(dir, "device-0")+" is missing, "+filepath.Join(dir, "device-2")+" is missing")
+		rebuilt := filepath.Join(t.TempDir(), "copy")
+		copyTree(t, o.place, rebuilt)
+		rebuilt = filepath.Join(rebuilt, "store")
+		for _, lost := range []string{"0", "2"} {
+			replace := []string{"device", "replace", lost, filepath.Join(dir, "device-1"+lost), "--force", "--dir", dir, "--json"}
+			dry := skepRun(t, append(replace, "--dry-run")...).OK(t)["moved"].(map[string]any)
+			moved := skepRun(t, replace...).OK(t)["moved"].(map[string]any)
+			for _, n := range []string{"unreadable", "given_up"} { // what has copies is moved in the background, too
+				assert.Equal(t, dry[n], moved[n], "%s of device %s", n, lost)
+			}
+		}
+		skepRun(t, "rebuild", "--without-missing", "--dir", rebuilt, "--json").OK(t)
+		for _, lost := range []string{"0", "2"} {
+			skepRun(t, "device", "add", filepath.Join(rebuilt, "device-1"+lost), "--dir", rebuilt, "--json").OK(t)
+			skepRun(t, "device", "remove", lost, "--force", "--dir", rebuilt, "--json").OK(t)
+		}
+		for _, dir := range []string{dir, rebuilt} {
+			skepRun(t, "verify", "--dir", dir, "--json").OK(t)
+			list := skepRun(t, "device", "list", "--dir", dir, "--json").OK(t)["devices"].([]any)
+			require.Len(t, list, 5)
+			for _, d := range list {
+				d := d.(map[string]any)
+				assert.Equal(t, d["state"] != "removed", d["present"], "%v", d)
+			}
+		}
+	}
+}
+
 // Nor does one that the process is asked for which has the store open. A device may be replaced there though
 // without its successor too few would be left.
 func TestARefusedReplacementAddsNothingWhileTheStoreIsServed(t *testing.T) {

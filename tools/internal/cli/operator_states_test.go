@@ -230,6 +230,24 @@ var states = []state{
 		return filepath.Base(device) + " deleted"
 	},
 	func(t *testing.T, p *mishap, place, device string) string {
+		list := []string{device, p.device(place)}
+		var lost []int
+		for _, path := range list {
+			sb, err := superblockOf(path)
+			if err != nil || sb.Store != p.o.id || slices.Contains(lost, sb.DeviceIndex) {
+				return ""
+			}
+			lost = append(lost, sb.DeviceIndex)
+		}
+		for _, path := range list {
+			require.NoError(t, os.Remove(path))
+		}
+		if len(p.what) == 1 && p.what[0] == "a copy" && !p.o.outside {
+			p.lost = lost
+		}
+		return fmt.Sprintf("devices %v deleted", lost)
+	},
+	func(t *testing.T, p *mishap, place, device string) string {
 		f, err := os.OpenFile(device, os.O_APPEND|os.O_WRONLY, 0)
 		require.NoError(t, err)
 		defer f.Close()
@@ -341,7 +359,9 @@ func (p *mishap) spoil(t *testing.T, place string) {
 			continue
 		}
 		if what := states[p.rng.IntN(len(states))](t, p, place, device); what != "" {
-			p.what = append(p.what, what)
+			if p.what = append(p.what, what); len(p.what) > 2 {
+				p.lost = nil
+			}
 			return
 		}
 	}

@@ -112,6 +112,7 @@ type mishap struct {
 	isOpen   bool   // what is drawn next happens while it is open
 	linked   bool   // a device of the copy is the original's file
 	busy     bool   // the original is open
+	lost     []int  // the devices that are gone, where nothing else is wrong
 	template string // the copy in its state: root/template/store, root/template/drives
 	what     []string
 	named    bool // devices are named wherever a command lets them be
@@ -177,6 +178,29 @@ func (p *mishap) atRest(t *testing.T, hand []operation) {
 		change = change[n:]
 	}
 	p.inTurn(t, nil)
+	if len(p.lost) > 0 {
+		p.replaceLost(t)
+	}
+}
+
+// replaceLost replaces the devices that are gone, each by a new one: that goes however many there are, and what the
+// others have is there afterwards.
+func (p *mishap) replaceLost(t *testing.T) {
+	at := p.place(t)
+	e := p.expect(t, at)
+	for _, d := range p.lost {
+		successor := filepath.Join(at, "store", "device-"+strconv.Itoa(10+d))
+		replace := operation{name: "device replace --force", path: []string{"device", "replace"},
+			args: words(strconv.Itoa(d), successor, "--force"), dir: true}
+		o := p.call(t, replace, at)
+		assert.Zero(t, o.Code, "device %d is not replaced: %s%s", d, o.Stdout, o.Stderr)
+	}
+	o := p.o.optionsAt(at)
+	assert.NoError(t, e.read(t, o, store.DegradedNever), "nothing is missing any more")
+	for _, why := range e.wrong {
+		assert.Fail(t, why, "after devices %v were replaced", p.lost)
+	}
+	p.remove(t, at)
 }
 
 // inTurn gives commands on a copy, one after the other, and then takes the way out.

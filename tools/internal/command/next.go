@@ -24,6 +24,7 @@ var systemSteps = []struct {
 	{syscall.ENFILE, "the whole system is out of open files: end programs, or raise fs.file-max"},
 	{syscall.EADDRINUSE, "another process listens there (ss -tlnp names it): end it, or give another port"},
 	{syscall.EADDRNOTAVAIL, "this machine has no such address (ip addr names its own): give one it has, or 0.0.0.0 for all"},
+	{syscall.ENOTDIR, "a part of the path is a file and no directory: name a directory (--dir)"},
 	{syscall.EROFS, "the file system is read-only: mount it for writing; the kernel log says whether an error made it so"},
 }
 

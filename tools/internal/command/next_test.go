@@ -22,6 +22,7 @@ func TestNextStepOfSystemErrors(t *testing.T) {
 		syscall.EFBIG: "ulimit -f", syscall.ENOSPC: "free space", syscall.EDQUOT: "quota", syscall.EMFILE: "LimitNOFILE",
 		syscall.EADDRINUSE: "another process", syscall.EADDRNOTAVAIL: "no such address",
 		syscall.ENFILE: "fs.file-max", syscall.EROFS: "read-only", syscall.EIO: "kernel log",
+		syscall.ENOTDIR: "name a directory",
 	} {
 		assert.Contains(t, command.NextStep(&skep.Error{Op: "remove device", Kind: skep.NotFound, Err: errors.New("it is 9")}), "skep device list")
 		for _, kind := range []skep.Kind{skep.Failed, skep.DeviceFailed, skep.Other} {
