@@ -120,6 +120,9 @@ func TestDurableBlocksOfDrivesThatWereLostTogether(t *testing.T) {
 	requireKind(t, skep.DeviceFailed, err)
 	require.ErrorContains(t, err, fmt.Sprintf("durable blocks that cannot be read is %d", lost))
 	require.EqualValues(t, readable, p.Blocks)
+	st, err := s.Stats(ctx)
+	require.NoError(t, err)
+	require.Contains(t, st.Devices[1].State, segio.ErrNoDrive.Error(), "that it is to go hides no cause")
 
 	p, err = s.ReplaceDevice(ctx, "1", successor, MoveOptions{Force: true})
 	require.NoError(t, err)
