@@ -63,7 +63,10 @@ func (c *Cleaner) best(ctx context.Context) (bool, error) {
 			c.Index.Futile(g.Num)
 		case k == skep.Full: // what is kept, and carried on, does not fit
 		case (k == skep.DeviceFailed || k == skep.Deadline) && ctx.Err() == nil:
-			c.Log.Error("group not cleaned: a drive of it fails", "group", g.Num, "error", err)
+			c.Index.Futile(g.Num)
+			if c.mayTell() {
+				c.Log.Error("group not cleaned: a drive of it fails", "group", g.Num, "error", err)
+			}
 		default:
 			return false, err
 		}

@@ -109,8 +109,7 @@ func (c *Cleaner) run(wake <-chan struct{}) {
 		for c.goesOn() {
 			was := c.Space.Stirred()
 			ok, err := c.One(c.Context)
-			if err != nil && c.Context.Err() == nil && time.Since(c.told) > time.Minute {
-				c.told = time.Now()
+			if err != nil && c.Context.Err() == nil && c.mayTell() {
 				c.Log.Error("cleaning failed", "error", err)
 			}
 			c.Space.Regain()
@@ -128,6 +127,16 @@ func (c *Cleaner) run(wake <-chan struct{}) {
 			c.excused = 0
 		}
 	}
+}
+
+// mayTell says whether to log a failure: once a minute, since the next round may fail as this one did.
+func (c *Cleaner) mayTell() bool {
+	now := time.Now()
+	if now.Sub(c.told) <= time.Minute {
+		return false
+	}
+	c.told = now
+	return true
 }
 
 // needed says whether puts may soon find no group to open, and notes whether that is only
