@@ -37,10 +37,13 @@ type database struct {
 }
 
 // Names of a database's namespaces.
-const spacePrefix = "resp/"
+const (
+	spacePrefix = "resp/"
+	dataSuffix  = "/data"
+)
 
 func headsName(n int) string { return fmt.Sprintf(spacePrefix+"%d", n) }
-func dataName(n int) string  { return fmt.Sprintf(spacePrefix+"%d/data", n) }
+func dataName(n int) string  { return headsName(n) + dataSuffix }
 
 func newDatabase(s *Server, t *tenant, n int) *database {
 	db := &database{server: s, store: s.store, clock: s.o.Clock, tenant: t, number: n, reap: s.reap}
@@ -80,8 +83,19 @@ func (db *database) find(ctx context.Context) error {
 	ids, err := db.server.spaces.find(ctx, db.store, db.tenant.name, headsName(db.number), dataName(db.number))
 	if err == nil && ids[0] != 0 && ids[1] != 0 && there(ctx, db.store, ids[:]...) {
 		db.open(ids)
+		db.tellCopies(ctx)
 	}
 	return err
+}
+
+// tellCopies warns where the database was made with another number of copies than is set now.
+func (db *database) tellCopies(ctx context.Context) {
+	set := db.server.o.Copies
+	info, err := db.store.FindNamespace(ctx, db.heads)
+	if err == nil && set != 0 && info.Copies != set {
+		db.server.o.Log.Warn("a database keeps the copies that it was made with: delete it to have it made with those that are set",
+			"tenant", info.Tenant, "namespace", info.Name, "copies", info.Copies, "redis.copies", set)
+	}
 }
 
 // there says that no namespace of those was deleted.

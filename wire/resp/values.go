@@ -41,6 +41,7 @@ func NewValues(st skep.Store, tenant string, number int) (*Values, error) {
 	if err != nil {
 		return nil, err
 	}
+	s.o.Copies = 0 // the Store's server decides
 	return &Values{s, s.tenantOf(tenant), number}, nil
 }
 
@@ -52,6 +53,12 @@ func DatabaseOf(namespace string) (int, bool) {
 	text, ok := strings.CutPrefix(namespace, spacePrefix)
 	n, err := strconv.Atoi(text)
 	return n, ok && err == nil && n >= 0 && n < databases && headsName(n) == namespace
+}
+
+// IsDatabase says whether a namespace of that name is one of a database's two.
+func IsDatabase(namespace string) bool {
+	_, ok := DatabaseOf(strings.TrimSuffix(namespace, dataSuffix))
+	return ok
 }
 
 // NamespacesOf are the names of a database's two namespaces.
