@@ -91,7 +91,8 @@ type server struct {
 	fence   *fence.Fence                     // nil: the node does not agree on the map
 	opened  atomic.Pointer[fence.Fence]      // the same, for who runs beside
 
-	files    int // descriptors of the process
+	files    int   // descriptors of the process
+	capacity int64 // of the store when it was opened, in bytes
 	shares   atomic.Pointer[map[string]int64]
 	draining atomic.Bool
 }
@@ -427,6 +428,8 @@ func (s *server) make(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
+	s.capacity = st.CapacityBytes
+	s.tellDoubts(c, s.capacity)
 	left, err := forConnections(s.files, max(len(st.Devices), c.devices()))
 	if err != nil {
 		return err
