@@ -24,7 +24,7 @@ func (c *Config) Doubts(capacity int64, now time.Time) (out []string) {
 	}
 	known, everybody := map[string]bool{}, false
 	for _, cc := range c.Credentials {
-		known[cc.Tenant], any = true, everybody || cc.Tenant == auth.AnyTenant
+		known[cc.Tenant], everybody = true, everybody || cc.Tenant == auth.AnyTenant
 		switch left := cc.Expires.Sub(now); {
 		case cc.Expires.IsZero():
 		case left <= 0:

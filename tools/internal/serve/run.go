@@ -107,6 +107,7 @@ func Run(ctx context.Context, c *Config, o Options) (err error) {
 	if s.dir, err = auth.New(creds, c.limits(), nil); err != nil {
 		return err
 	}
+	s.tellDenied()
 	if c.TLS.Cert != "" {
 		if err := s.cert.load(&c.TLS, s.log); err != nil {
 			return err
@@ -348,7 +349,7 @@ func (s *server) serve(ctx context.Context, listeners []listener) error {
 	}
 	web := &http.Server{
 		Handler: handler, ReadHeaderTimeout: 10 * time.Second, ReadTimeout: 30 * time.Second, WriteTimeout: time.Minute, IdleTimeout: 2 * time.Minute,
-		MaxHeaderBytes: 32 << 10, ErrorLog: slog.NewLogLogger(s.log.With("part", "http").Handler(), slog.LevelDebug),
+		MaxHeaderBytes: 32 << 10, ErrorLog: s.webLog(),
 	}
 	s.conns.Watch(web)
 	run, stop := context.WithCancelCause(ctx)
@@ -501,7 +502,7 @@ func (s *server) make(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	s.reg.MustRegister(s.watch, s.resp, wireMetrics{s.wire}, s.gates, &s.cert)
+	s.reg.MustRegister(s.watch, s.resp, wireMetrics{s.wire}, s.gates, &s.cert, deniedMetrics{s.dir})
 	return s.makeEvents()
 }
 
