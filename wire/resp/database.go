@@ -368,10 +368,25 @@ func (db *database) put(ctx context.Context, heads []*head) []error {
 		case err != nil:
 			errs[i] = err
 		case results[i].Outcome == skep.Declined:
-			errs[i] = &skep.Error{Op: "set", Kind: results[i].Reason}
+			errs[i] = db.declined("set", db.heads, r.Blocks[i].Key, results[i].Reason)
 		}
 	}
 	return errs
+}
+
+// declined is why a block was not taken: of a node that does not answer its name, where the Store tells.
+func (db *database) declined(op string, ns skep.NamespaceID, k skep.Key, why skep.Kind) error {
+	e := &skep.Error{Op: op, Kind: why}
+	if why == skep.Unavailable {
+		if c, ok := skep.As[interface {
+			NodeOf(skep.NamespaceID, skep.Key) string
+		}](db.store); ok {
+			if name := c.NodeOf(ns, k); name != "" {
+				e.Field, e.Value, e.Limit = "node", name, "one that answers"
+			}
+		}
+	}
+	return e
 }
 
 // delete removes keys and says how many were there.

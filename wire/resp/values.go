@@ -176,7 +176,7 @@ func (f *flight) put(ctx context.Context, db *database, b skep.Block, release fu
 		release()
 	}
 	if err == nil && results[0].Outcome == skep.Declined {
-		err = &skep.Error{Op: "put", Kind: results[0].Reason}
+		err = db.declined("put", db.data, b.Key, results[0].Reason)
 	}
 	if err != nil {
 		f.fail(err)

@@ -502,7 +502,7 @@ func (s *server) make(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	s.reg.MustRegister(s.watch, s.resp, wireMetrics{s.wire}, s.gates, &s.cert, deniedMetrics{s.dir})
+	s.reg.MustRegister(s.watch, s.resp, wireMetrics{s.wire}, s.gates, &s.cert, deniedMetrics{s.dir}, nodeMetrics{s})
 	return s.makeEvents()
 }
 
