@@ -108,6 +108,7 @@ func Run(ctx context.Context, c *Config, o Options) (err error) {
 		return err
 	}
 	s.tellDenied()
+	s.peers.log = s.log.With("part", "cluster")
 	if c.TLS.Cert != "" {
 		if err := s.cert.load(&c.TLS, s.log); err != nil {
 			return err
