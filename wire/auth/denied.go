@@ -49,7 +49,8 @@ func (d *Directory) OnDenied(f func(Denial)) {
 	d.denied.tell = f
 }
 
-// Deny counts and tells of one who was not let in, whom Identify was not asked about. Without a protocol it does nothing.
+// Deny counts and tells of one who was not let in, whom Identify was not asked about. Without a protocol it does
+// nothing.
 func (d *Directory) Deny(x Denial) {
 	if x.Protocol == "" {
 		return
@@ -96,8 +97,8 @@ func (d *Directory) refuse(p *Presented, name string, why error) {
 	d.Deny(x)
 }
 
-// DenyHandshake counts one whose client certificate did not pass a TLS handshake; other errors of handshakes it does not
-// count.
+// DenyHandshake counts one whose client certificate did not pass a TLS handshake; other errors of handshakes it does
+// not count.
 func (d *Directory) DenyHandshake(protocol string, peer net.Addr, err error) {
 	var bad *tls.CertificateVerificationError
 	if !errors.As(err, &bad) {

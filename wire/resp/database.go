@@ -93,7 +93,8 @@ func (db *database) tellCopies(ctx context.Context) {
 	set := db.server.o.Copies
 	info, err := db.store.FindNamespace(ctx, db.heads)
 	if err == nil && set != 0 && info.Copies != set {
-		db.server.o.Log.Warn("a database keeps the copies that it was made with: delete it to have it made with those that are set",
+		db.server.o.Log.Warn("a database keeps the copies that it was made with: delete it to have it made with "+
+			"those that are set",
 			"tenant", info.Tenant, "namespace", info.Name, "copies", info.Copies, "redis.copies", set)
 	}
 }

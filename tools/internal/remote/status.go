@@ -30,7 +30,7 @@ type StatusResult struct {
 	Lookups       int64         `json:"lookups"`        // since the store was opened
 	HitRatio      float64       `json:"hit_ratio"`      // keys found ÷ keys looked up, since then
 	Devices       []DeviceRow   `json:"devices"`        // drives of the store
-	Unhealthy     []string      `json:"unhealthy"`      // drives that are fenced or dead, and nodes of the cluster that do not answer, in words
+	Unhealthy     []string      `json:"unhealthy"`      // drives fenced or dead, nodes that do not answer, in words
 	Jobs          []httpapi.Job `json:"jobs"`           // background work
 }
 
@@ -50,8 +50,8 @@ func statusCommand(a *command.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "status", Short: "say how a running server is: state, space, hit ratio, drives, jobs",
 		Long: `Asks a running server how it stands. Exit code 6: the store is not well, a drive is fenced or dead, a node
-of its cluster does not answer, or a job failed. It takes a credential that reaches every tenant and has the right admin. --wait ready waits until the server answers
-and its store is well; exit code 4: it was not within --timeout.`,
+of its cluster does not answer, or a job failed. It takes a credential that reaches every tenant and has the right
+admin. --wait ready waits until the server answers and its store is well; exit code 4: it was not within --timeout.`,
 		Args: command.NoArgs,
 	}
 	cmd.Flags().StringVar(&wait, "wait", "", "wait for this: ready")

@@ -25,7 +25,8 @@ func (s *server) tellDenied() {
 	s.dir.OnDenied(func(d auth.Denial) {
 		if one := seldom[[2]string{d.Protocol, d.Reason}]; one != nil {
 			one.Do(func() {
-				s.log.Warn("somebody was not let in: said once a minute", "protocol", d.Protocol, "reason", d.Reason, "credential", d.Name,
+				s.log.Warn("somebody was not let in: said once a minute",
+					"protocol", d.Protocol, "reason", d.Reason, "credential", d.Name,
 					"address", fmt.Sprint(d.Peer), "so_far", s.dir.Denied(d.Protocol, d.Reason))
 			})
 		}
@@ -36,8 +37,10 @@ func (s *server) tellDenied() {
 type deniedMetrics struct{ dir *auth.Directory }
 
 var (
-	descDenied     = prometheus.NewDesc("skep_denied_total", "Who was not let in, by protocol and by reason: missing, wrong, expired.", []string{"protocol", "reason"}, nil)
-	descCredential = prometheus.NewDesc("skep_credential_expires_seconds", "When a credential runs out, in seconds since 1970.", []string{"name"}, nil)
+	descDenied = prometheus.NewDesc("skep_denied_total",
+		"Who was not let in: credentials missing, wrong, expired.", []string{"protocol", "reason"}, nil)
+	descCredential = prometheus.NewDesc("skep_credential_expires_seconds",
+		"When a credential runs out, in seconds since 1970.", []string{"name"}, nil)
 )
 
 // Describe implements prometheus.Collector.

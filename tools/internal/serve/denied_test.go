@@ -28,7 +28,8 @@ func TestWhoIsNotLetInIsCountedAndTold(t *testing.T) {
 	p.issue("server")
 	stranger := newPKI(t).issue("engine")
 	c := local(t)
-	c.TLS = TLSConfig{Cert: filepath.Join(p.dir, "server.pem"), Key: filepath.Join(p.dir, "server.key"), ClientCA: filepath.Join(p.dir, "ca.pem")}
+	in := func(name string) string { return filepath.Join(p.dir, name) }
+	c.TLS = TLSConfig{Cert: in("server.pem"), Key: in("server.key"), ClientCA: in("ca.pem")}
 	all := []string{"read", "write", "admin"}
 	c.Credentials = []CredentialConfig{
 		{Name: "op", Tenant: "*", Rights: all, TokenFile: write(t, "token", token)},
@@ -102,7 +103,8 @@ func TestWhoIsNotLetInIsCountedAndTold(t *testing.T) {
 	log := r.log.String()
 	for _, protocol := range []string{"wire", "http", "resp"} {
 		for _, reason := range []string{"wrong credential=\"\"", "expired credential=past", "missing credential=\"\""} {
-			assert.Equal(t, 1, strings.Count(log, "protocol="+protocol+" reason="+reason+" address=127.0.0.1:"), "%s %s in %s", protocol, reason, log)
+			line := "protocol=" + protocol + " reason=" + reason + " address=127.0.0.1:"
+			assert.Equal(t, 1, strings.Count(log, line), "%s in %s", line, log)
 		}
 	}
 	for _, secret := range []string{token, old, wrong} {

@@ -28,7 +28,8 @@ func (c *Config) Doubts(capacity int64, now time.Time) (out []string) {
 		switch left := cc.Expires.Sub(now); {
 		case cc.Expires.IsZero():
 		case left <= 0:
-			out = append(out, fmt.Sprintf("credential %q ran out at %s: who shows it is denied", cc.Name, cc.Expires.UTC().Format(time.RFC3339)))
+			out = append(out, fmt.Sprintf("credential %q ran out at %s: who shows it is denied",
+				cc.Name, cc.Expires.UTC().Format(time.RFC3339)))
 		case left < soon:
 			out = append(out, fmt.Sprintf("credential %q runs out soon, at %s", cc.Name, cc.Expires.UTC().Format(time.RFC3339)))
 		}
@@ -62,7 +63,8 @@ func unique(creds []auth.Credential) (wrong []error) {
 			if is.token != [32]byte{} {
 				what = "token"
 			}
-			wrong = append(wrong, problem(fmt.Sprintf("credential %q, %s", c.Name, what), fmt.Sprintf("that of credential %q", other), "one that no other credential has"))
+			wrong = append(wrong, problem(fmt.Sprintf("credential %q, %s", c.Name, what),
+				fmt.Sprintf("that of credential %q", other), "one that no other credential has"))
 			continue
 		}
 		whose[is] = c.Name

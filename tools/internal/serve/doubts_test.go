@@ -31,7 +31,8 @@ credentials:
 `, file, sha256.Sum256([]byte(token)))
 	_, err := Load(write(t, "skep.yaml", text), nil, nil)
 	require.ErrorIs(t, err, skep.Invalid)
-	require.EqualError(t, err, `skep: serve: invalid: credential "b", token is that of credential "a", must be one that no other credential has`)
+	require.EqualError(t, err, `skep: serve: invalid: credential "b", token is that of credential "a", `+
+		"must be one that no other credential has")
 	require.NoError(t, os.WriteFile(file, []byte(rotated), 0o600))
 	c, err := Load(write(t, "skep.yaml", text), nil, nil)
 	require.NoError(t, err)
@@ -60,7 +61,8 @@ func TestDoubtfulSettingsAreTold(t *testing.T) {
 	require.Len(t, said, 1)
 	assert.Contains(t, said[0], "shares are 12GiB together, and the store's capacity is 11GiB")
 
-	c.Credentials = []CredentialConfig{{Name: "x", Tenant: "a"}, {Name: "y", Tenant: "a", Expires: now.Add(13 * 24 * time.Hour)},
+	c.Credentials = []CredentialConfig{{Name: "x", Tenant: "a"},
+		{Name: "y", Tenant: "a", Expires: now.Add(13 * 24 * time.Hour)},
 		{Name: "z", Tenant: "a", Expires: now.Add(15 * 24 * time.Hour)}}
 	said = c.Doubts(0, now)
 	require.Len(t, said, 2)

@@ -29,7 +29,8 @@ func (s *server) nodesUp(ctx context.Context) map[string]bool {
 // nodeMetrics shows which nodes answer, to who asks for metrics.
 type nodeMetrics struct{ s *server }
 
-var descNodeUp = prometheus.NewDesc("skep_node_up", "1: the cluster's node answers this one; 0: it does not.", []string{"node"}, nil)
+var descNodeUp = prometheus.NewDesc("skep_node_up",
+	"1: the cluster's node answers this one; 0: not.", []string{"node"}, nil)
 
 // scrapePatience is how long nodes may take to answer who asks for metrics.
 const scrapePatience = time.Second

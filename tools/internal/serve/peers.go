@@ -52,7 +52,8 @@ func (p *peerTLS) tell(what, addr string, err error) {
 	}
 	p.mu.Unlock()
 	one.Do(func() {
-		p.log.Warn("TLS between nodes failed, said once a minute: peers.cert of each is to be signed by what is in peers.ca of the others",
+		p.log.Warn("TLS between nodes failed, said once a minute: peers.cert of each is to be signed by what is in "+
+			"peers.ca of the others",
 			"connection", what, "address", addr, "error", err)
 	})
 }

@@ -18,7 +18,8 @@ func TestACertificateOfAnotherAuthorityIsTold(t *testing.T) {
 	node := func(p *pki, log *safeLog) *peerTLS {
 		p.issue("node")
 		out := &peerTLS{log: slog.New(slog.NewTextHandler(log, nil))}
-		require.NoError(t, out.load(&PeersConfig{Cert: filepath.Join(p.dir, "node.pem"), Key: filepath.Join(p.dir, "node.key"), CA: filepath.Join(p.dir, "ca.pem")}))
+		in := func(name string) string { return filepath.Join(p.dir, name) }
+		require.NoError(t, out.load(&PeersConfig{Cert: in("node.pem"), Key: in("node.key"), CA: in("ca.pem")}))
 		return out
 	}
 	// meets has one node dial another, several times, and each read from the other.
