@@ -34,6 +34,17 @@ func (s many) nodeOf(sp *space, salt skep.Salt, anchor skep.Key) *node {
 	return s.owner[s.table.Node(s.table.Slot(sp.place, placement.Stored(salt, anchor)))]
 }
 
+// NodeOf is the name of the node that a key which stands alone goes to, without salt; "": that is not known.
+func (s *Store) NodeOf(ns skep.NamespaceID, k skep.Key) string {
+	v := s.now.Load()
+	sp, err := s.spaces.get("find node", ns)
+	if err != nil || !v.mapped() {
+		return ""
+	}
+	var none skep.Salt
+	return many{s, v}.nodeOf(sp, none, k).Name
+}
+
 // holders is the places in the map of the nodes that have a group, the first one first.
 func (s many) holders(sp *space, salt skep.Salt, anchor skep.Key) []uint16 {
 	at := s.table.Nodes(s.table.Slot(sp.place, placement.Stored(salt, anchor)))

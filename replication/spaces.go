@@ -338,6 +338,9 @@ func (s many) OpenNamespace(ctx context.Context, spec skep.NamespaceSpec) (skep.
 			info, err = n.st.OpenNamespace(of.mark(ctx), spec)
 		}
 		if err == nil {
+			if spec.Copies == 0 {
+				spec.Copies = info.Copies // this node's servers said how many: the others have as many
+			}
 			sp, err = s.spaces.heard(n, of, info)
 		} else {
 			err = s.passOver(ctx, op, n, err, &lost)

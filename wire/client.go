@@ -111,6 +111,7 @@ var _ skep.Store = (*Client)(nil)
 type slot struct {
 	turn chan struct{} // one token: who has it uses conn
 	conn *clientConn
+	full time.Time // the server wants no further connection until then
 }
 
 // take waits for the slot's turn until done is closed.
@@ -264,6 +265,9 @@ func (c *Client) conn(ctx context.Context, i int) (*clientConn, error) {
 		}
 		x.retire()
 	}
+	if i > 0 && time.Now().Before(s.full) {
+		return c.conn(ctx, 0)
+	}
 	if err := c.guard.Allow(); err != nil {
 		return nil, err
 	}
@@ -275,6 +279,9 @@ func (c *Client) conn(ctx context.Context, i int) (*clientConn, error) {
 	x, err := dialConn(within, c, i, shows)
 	if err != nil {
 		switch {
+		case i > 0 && skep.KindOf(err) == skep.Overloaded: // a tenant with all its connections: the first does
+			s.full = time.Now().Add(time.Second)
+			return c.conn(ctx, 0)
 		case c.ctx.Err() != nil:
 			return nil, errClosed
 		case ctx.Err() != nil && time.Since(began) < c.opt.Timeout/2: // not what a call of ours has

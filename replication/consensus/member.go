@@ -199,7 +199,7 @@ func (m *Member) open() (err error) {
 		return failed(err)
 	}
 	m.logs.ends.Store(true)
-	silent := &away{log: m.log, nodes: map[raft.ServerID]bool{}}
+	silent := &away{log: m.log, name: m.nameOf, nodes: map[raft.ServerID]bool{}}
 	m.raft.RegisterObserver(raft.NewObserver(nil, false, func(ob *raft.Observation) bool {
 		silent.observe(ob.Data)
 		switch ob.Data.(type) {
@@ -210,6 +210,18 @@ func (m *Member) open() (err error) {
 	}))
 	p.start()
 	return nil
+}
+
+// nameOf is the name that the map has for a node; "": none.
+func (m *Member) nameOf(id raft.ServerID) string {
+	if now := m.Map(); now != nil {
+		for i := range now.Nodes {
+			if serverID(now.Nodes[i].ID) == id {
+				return now.Nodes[i].Name
+			}
+		}
+	}
+	return ""
 }
 
 func serverID(id uint64) raft.ServerID { return raft.ServerID(strconv.FormatUint(id, 10)) }

@@ -19,7 +19,8 @@ var manyTimes = []string{
 
 // away tells, where this node leads, which nodes do not answer, and which do again.
 type away struct {
-	log *slog.Logger
+	log  *slog.Logger
+	name func(raft.ServerID) string // of a node, by the map
 
 	mu    sync.Mutex
 	nodes map[raft.ServerID]bool
@@ -33,12 +34,12 @@ func (a *away) observe(what any) {
 	case raft.FailedHeartbeatObservation:
 		if !a.nodes[what.PeerID] {
 			a.nodes[what.PeerID] = true
-			a.log.Warn("a node of the cluster does not answer", "id", what.PeerID)
+			a.log.Warn("a node of the cluster does not answer", "node", a.name(what.PeerID), "id", what.PeerID)
 		}
 	case raft.ResumedHeartbeatObservation:
 		if a.nodes[what.PeerID] {
 			delete(a.nodes, what.PeerID)
-			a.log.Info("a node of the cluster answers again", "id", what.PeerID)
+			a.log.Info("a node of the cluster answers again", "node", a.name(what.PeerID), "id", what.PeerID)
 		}
 	case raft.RaftState: // another one leads, or nobody
 		clear(a.nodes)

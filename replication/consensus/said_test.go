@@ -62,6 +62,7 @@ func TestANodeThatIsAwayIsToldOfOnce(t *testing.T) {
 		time.Sleep(time.Minute)
 		synctest.Wait()
 		require.Equal(t, before+1, strings.Count(said.String(), "does not answer"))
+		require.Contains(t, said.String(), `does not answer" node=`+mapOf(3).Nodes[1].Name+" id=2")
 		require.Less(t, strings.Count(said.String(), "\n"), 60)
 		w.start(t, 2, nil)
 		w.awaitVoters(t, 1, 2, 3)

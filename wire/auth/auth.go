@@ -159,6 +159,8 @@ type Directory struct {
 	table atomic.Pointer[table]
 	wrong *wrong
 
+	denied denials
+
 	mu      sync.Mutex // one Replace at a time
 	tenants map[string]*Tenant
 }
@@ -315,7 +317,7 @@ func (d *Directory) certificate(peer *x509.Certificate, chains [][]*x509.Certifi
 	}
 	now := d.clock()
 	if now.Before(peer.NotBefore) || now.After(peer.NotAfter) {
-		return Identity{}, ErrDenied
+		return Identity{}, errExpired
 	}
 	sum := sha256.Sum256(peer.Raw)
 	names := map[string]bool{peer.Subject.CommonName: true}
@@ -337,7 +339,7 @@ func (d *Directory) certificate(peer *x509.Certificate, chains [][]*x509.Certifi
 	return id, err
 }
 
-// find looks at every entry, whichever matches.
+// find looks at every entry, whichever matches. Of one that has run out it gives the name beside the error.
 func (d *Directory) find(matches func(*entry) bool) (Identity, error) {
 	var found *entry
 	for _, e := range d.table.Load().entries {
@@ -350,7 +352,7 @@ func (d *Directory) find(matches func(*entry) bool) (Identity, error) {
 	}
 	id := found.identity()
 	if err := id.Check(d.clock(), 0); err != nil {
-		return Identity{}, err
+		return Identity{Name: id.Name}, errExpired
 	}
 	return id, nil
 }

@@ -18,6 +18,8 @@ type Presented struct {
 	User  string               // with it, where the protocol has users: default, the tenant's or the credential's name
 	TLS   *tls.ConnectionState // after the handshake; nil: no TLS
 	Peer  net.Addr             // where it comes from: failures are counted by it
+
+	Protocol string // that it speaks, one of Protocols: denials are counted by it; "": they are not
 }
 
 // Identify finds out who presents that. It is the only place where that is decided, for all protocols: a token
@@ -35,17 +37,20 @@ func (d *Directory) Identify(ctx context.Context, p Presented) (Identity, error)
 	switch {
 	case p.Token != "":
 		if id, err = d.token(p.Token); err == nil && p.User != "" && p.User != "default" && p.User != id.Tenant && p.User != id.Name {
-			id, err = Identity{}, ErrDenied
+			id, err = Identity{Name: id.Name}, ErrDenied
 		}
 	case p.TLS != nil && len(p.TLS.PeerCertificates) > 0:
 		id, err = d.certificate(p.TLS.PeerCertificates[0], p.TLS.VerifiedChains)
 	default:
+		d.refuse(&p, "", ErrDenied)
 		return Identity{}, ErrDenied // shows nothing, guesses nothing
 	}
 	if err != nil {
+		d.refuse(&p, id.Name, err)
 		d.wrong.slow(ctx, p.Peer)
+		return Identity{}, ErrDenied
 	}
-	return id, err
+	return id, nil
 }
 
 // Failures of one address: so many at once, so many a second from then on, each answered at most so late.

@@ -303,7 +303,7 @@ func encode(w io.Writer, result any) error {
 
 // identify finds out who asks. With basic authentication the password is the token, and the user's name nothing.
 func (a *api) identify(r *http.Request) (auth.Identity, error) {
-	p := auth.Presented{TLS: r.TLS, Peer: peer(r.RemoteAddr)}
+	p := auth.Presented{Protocol: "http", TLS: r.TLS, Peer: peer(r.RemoteAddr)}
 	if token, ok := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer "); ok {
 		p.Token = token
 	} else if _, password, ok := r.BasicAuth(); ok {

@@ -43,7 +43,10 @@ func (c *conn) login(user, token string) error {
 		}
 		return errNoPass
 	}
-	id, err := c.identify(user, token)
+	id, err := c.s.o.Auth.Identify(c.ctx, c.shown(user, token))
+	if token == "" && err == nil {
+		c.s.o.Auth.Deny(auth.Denial{Protocol: protocol, Reason: auth.Missing, Peer: c.raw.RemoteAddr()})
+	}
 	if token == "" || err != nil { // a certificate beside it does not make an empty one right
 		c.s.stats.denied.Add(1)
 		if c.denied++; c.denied >= maxDenied {
@@ -147,7 +150,9 @@ func (c *conn) cmdReset(context.Context, command) error {
 	c.number, c.db = 0, nil
 	c.speak(2)
 	c.about.set(func(a *aboutInfo) { a.client, a.db = "", 0 })
-	if id, err := c.identify("", ""); err != nil {
+	shown := c.shown("", "")
+	shown.Protocol = "" // AUTH may follow
+	if id, err := c.s.o.Auth.Identify(c.ctx, shown); err != nil {
 		c.leave()
 	} else if err := c.become(id); err != nil {
 		return err

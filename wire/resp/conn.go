@@ -105,29 +105,38 @@ func (c *conn) greet() error {
 		ctx, cancel := context.WithTimeout(c.ctx, strangerTimeout)
 		defer cancel()
 		if err := t.HandshakeContext(ctx); err != nil {
+			c.s.o.Auth.DenyHandshake(protocol, c.raw.RemoteAddr(), err)
 			return err
 		}
 	}
-	if id, err := c.identify("", ""); err == nil {
+	shown := c.shown("", "")
+	if shown.TLS == nil || len(shown.TLS.PeerCertificates) == 0 {
+		shown.Protocol = "" // AUTH may follow: it is not denied yet
+	}
+	if id, err := c.s.o.Auth.Identify(c.ctx, shown); err == nil {
 		return c.become(id)
 	}
-	return nil // AUTH may follow
+	return nil
 }
 
-// identify finds out who presents that, or a certificate.
-func (c *conn) identify(user, token string) (auth.Identity, error) {
-	p := auth.Presented{Token: token, User: user, Peer: c.raw.RemoteAddr()}
+// shown is that, and a certificate where there is one.
+func (c *conn) shown(user, token string) auth.Presented {
+	p := auth.Presented{Protocol: protocol, Token: token, User: user, Peer: c.raw.RemoteAddr()}
 	if t, ok := c.raw.(*tls.Conn); ok {
 		st := t.ConnectionState()
 		p.TLS = &st
 	}
-	return c.s.o.Auth.Identify(c.ctx, p)
+	return p
 }
+
+// protocol is what denials are counted by.
+const protocol = "resp"
 
 // become makes the connection an identity's.
 func (c *conn) become(id auth.Identity) error {
 	c.leave()
 	refuse := func(why string) error {
+		c.s.stats.refused.Add(1)
 		_ = c.fail(&tryAgain{time.Second, why})
 		return errors.Join(errQuit, c.flush())
 	}
@@ -360,6 +369,7 @@ func label(name string, d *definition) string {
 // permitted says why the command may not be done.
 func (c *conn) permitted(d *definition, name string, args int) error {
 	if !c.known && (d == nil || !d.stranger) {
+		c.s.o.Auth.Deny(auth.Denial{Protocol: protocol, Reason: auth.Missing, Peer: c.raw.RemoteAddr()})
 		return auth.ErrDenied
 	}
 	if d == nil {

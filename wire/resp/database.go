@@ -37,10 +37,13 @@ type database struct {
 }
 
 // Names of a database's namespaces.
-const spacePrefix = "resp/"
+const (
+	spacePrefix = "resp/"
+	dataSuffix  = "/data"
+)
 
 func headsName(n int) string { return fmt.Sprintf(spacePrefix+"%d", n) }
-func dataName(n int) string  { return fmt.Sprintf(spacePrefix+"%d/data", n) }
+func dataName(n int) string  { return headsName(n) + dataSuffix }
 
 func newDatabase(s *Server, t *tenant, n int) *database {
 	db := &database{server: s, store: s.store, clock: s.o.Clock, tenant: t, number: n, reap: s.reap}
@@ -80,8 +83,20 @@ func (db *database) find(ctx context.Context) error {
 	ids, err := db.server.spaces.find(ctx, db.store, db.tenant.name, headsName(db.number), dataName(db.number))
 	if err == nil && ids[0] != 0 && ids[1] != 0 && there(ctx, db.store, ids[:]...) {
 		db.open(ids)
+		db.tellCopies(ctx)
 	}
 	return err
+}
+
+// tellCopies warns where the database was made with another number of copies than is set now.
+func (db *database) tellCopies(ctx context.Context) {
+	set := db.server.o.Copies
+	info, err := db.store.FindNamespace(ctx, db.heads)
+	if err == nil && set != 0 && info.Copies != set {
+		db.server.o.Log.Warn("a database keeps the copies that it was made with: delete it to have it made with "+
+			"those that are set",
+			"tenant", info.Tenant, "namespace", info.Name, "copies", info.Copies, "redis.copies", set)
+	}
 }
 
 // there says that no namespace of those was deleted.
@@ -354,10 +369,25 @@ func (db *database) put(ctx context.Context, heads []*head) []error {
 		case err != nil:
 			errs[i] = err
 		case results[i].Outcome == skep.Declined:
-			errs[i] = &skep.Error{Op: "set", Kind: results[i].Reason}
+			errs[i] = db.declined("set", db.heads, r.Blocks[i].Key, results[i].Reason)
 		}
 	}
 	return errs
+}
+
+// declined is why a block was not taken: of a node that does not answer its name, where the Store tells.
+func (db *database) declined(op string, ns skep.NamespaceID, k skep.Key, why skep.Kind) error {
+	e := &skep.Error{Op: op, Kind: why}
+	if why == skep.Unavailable {
+		if c, ok := skep.As[interface {
+			NodeOf(skep.NamespaceID, skep.Key) string
+		}](db.store); ok {
+			if name := c.NodeOf(ns, k); name != "" {
+				e.Field, e.Value, e.Limit = "node", name, "one that answers"
+			}
+		}
+	}
+	return e
 }
 
 // delete removes keys and says how many were there.

@@ -132,7 +132,7 @@ func (c *conn) receivePiece(v *value, i int, size int64) error {
 			done()
 		}
 		if err == nil && results[0].Outcome == skep.Declined {
-			err = &skep.Error{Op: "set", Kind: results[0].Reason}
+			err = c.db.declined("set", scope.Namespace, r.Blocks[0].Key, results[0].Reason)
 		}
 		if err != nil {
 			f.fail(err)

@@ -215,7 +215,7 @@ func (db *database) putOver(ctx context.Context, h *head) error {
 	}
 	r, err := w.Commit(ctx, skep.AckCommitted)
 	if err == nil && r.Outcome == skep.Declined {
-		err = &skep.Error{Op: "expire", Kind: r.Reason}
+		err = db.declined("expire", db.heads, name, r.Reason)
 	}
 	return err
 }

@@ -41,6 +41,7 @@ func NewValues(st skep.Store, tenant string, number int) (*Values, error) {
 	if err != nil {
 		return nil, err
 	}
+	s.o.Copies = 0 // the Store's server decides
 	return &Values{s, s.tenantOf(tenant), number}, nil
 }
 
@@ -52,6 +53,12 @@ func DatabaseOf(namespace string) (int, bool) {
 	text, ok := strings.CutPrefix(namespace, spacePrefix)
 	n, err := strconv.Atoi(text)
 	return n, ok && err == nil && n >= 0 && n < databases && headsName(n) == namespace
+}
+
+// IsDatabase says whether a namespace of that name is one of a database's two.
+func IsDatabase(namespace string) bool {
+	_, ok := DatabaseOf(strings.TrimSuffix(namespace, dataSuffix))
+	return ok
 }
 
 // NamespacesOf are the names of a database's two namespaces.
@@ -169,7 +176,7 @@ func (f *flight) put(ctx context.Context, db *database, b skep.Block, release fu
 		release()
 	}
 	if err == nil && results[0].Outcome == skep.Declined {
-		err = &skep.Error{Op: "put", Kind: results[0].Reason}
+		err = db.declined("put", db.data, b.Key, results[0].Reason)
 	}
 	if err != nil {
 		f.fail(err)

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"log/slog"
 	"strings"
 	"testing"
 
@@ -166,9 +167,12 @@ func TestADatabaseKeepsItsCopies(t *testing.T) {
 	_, err := v.Put(t.Context(), []byte("k"), bytes.NewReader([]byte("one copy")))
 	require.NoError(t, err)
 	require.NoError(t, v.Close())
-	c := serve(t, mem, Options{Copies: 2}).dial()
+	var log bytes.Buffer
+	c := serve(t, mem, Options{Copies: 2, Log: slog.New(slog.NewTextHandler(&log, nil))}).dial()
 	assert.Equal(t, "+OK", c.do("SET", "other", "x"))
 	assert.Equal(t, `"one copy"`, c.do("GET", "k"))
+	assert.Equal(t, 1, strings.Count(log.String(), "level=WARN"), "%s", log.String())
+	assert.Contains(t, log.String(), "namespace=resp/0 copies=1 redis.copies=2")
 }
 
 // standing is a writer that stands still at its first byte, until it is let go.

@@ -189,6 +189,9 @@ func prepareOpenNamespace(r *request) (func(context.Context) (frames.Message, er
 				return nil, link.ErrorOf("open namespace", skep.Denied)
 			}
 		}
+		if of := x.s.opt.Copies; of != nil && m.Copies == 0 {
+			m.Copies = of(m.Name)
+		}
 		info, err := x.s.store.OpenNamespace(ctx, m.NamespaceSpec)
 		if err != nil {
 			return nil, err

@@ -150,10 +150,13 @@ func (x *serverConn) greet() error {
 	lim := &x.s.opt.Limits
 	late := time.AfterFunc(lim.Hello, func() { x.l.Conn.Close() }) // however it trickles in
 	defer late.Stop()
-	shown := auth.Presented{Peer: x.l.Conn.RemoteAddr()}
+	shown := auth.Presented{Protocol: "wire", Peer: x.l.Conn.RemoteAddr()}
 	if t := tlsOf(x.l.Conn); t != nil {
 		t.SetDeadline(time.Now().Add(lim.Hello))
 		if err := t.HandshakeContext(x.ctx); err != nil {
+			if d, ok := x.s.opt.Auth.(*auth.Directory); ok {
+				d.DenyHandshake(shown.Protocol, shown.Peer, err)
+			}
 			return err
 		}
 		t.SetDeadline(time.Time{})
@@ -185,11 +188,13 @@ func (x *serverConn) greet() error {
 		return x.refuse(&h, link.ErrorOf("hello", skep.Denied)) // why is nobody's business
 	}
 	if !x.who.Limits().Connect() {
+		x.s.count.refused.Add(1)
 		return x.refuse(&h, link.Overloaded("connections of the tenant", time.Second))
 	}
 	x.memory, x.files = x.s.memory.Of(x.who.Limits()), x.s.files.Of(x.who.Limits())
 	if !x.files.Take(int64(filesOf(x.l.Conn))) {
 		x.who.Limits().Disconnect()
+		x.s.count.refused.Add(1)
 		return x.refuse(&h, link.Overloaded("connections of the server, of which other tenants have a share",
 			time.Second))
 	}

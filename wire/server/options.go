@@ -101,7 +101,9 @@ type Options struct {
 	// changes both.
 	ClusterMap []byte
 	Epoch      uint32
-	Node       string // which of the map's nodes it is, by name; "": clients are not told
+	// Copies is how many copies a namespace has that is made by who leaves it to the server (0); nil: 1.
+	Copies func(namespace string) int
+	Node   string // which of the map's nodes it is, by name; "": clients are not told
 	// Tracer makes a span of every call, below which the Store's are; nil: none are made.
 	Tracer trace.Tracer
 	// Observe is told of every call that ended. It must not block.

@@ -1,6 +1,7 @@
 package cli_test
 
 import (
+	"fmt"
 	"slices"
 	"testing"
 
@@ -12,6 +13,7 @@ import (
 	"github.com/skepkv/skep/replication/clustermap"
 	"github.com/skepkv/skep/replication/consensus"
 	"github.com/skepkv/skep/store/storetest"
+	"github.com/skepkv/skep/tools/internal/command"
 	"github.com/skepkv/skep/tools/internal/command/commandtest"
 	"github.com/skepkv/skep/wire"
 	"github.com/skepkv/skep/wire/auth"
@@ -67,6 +69,40 @@ func TestANodeThatWasDownHasNothingThatWasDeleted(t *testing.T) {
 		found, err := ns.Load(ctx, skep.Chain{Keys: keys[i : i+1]}, func(*skep.Chunk) error { return nil })
 		require.NoError(t, err)
 		require.Zero(t, found, "key %d is back", i)
+	}
+}
+
+// Who asks one node hears which other does not answer: skep status says so, and what could not be put or got names it.
+func TestANodeThatIsGoneIsNamed(t *testing.T) {
+	t.Parallel()
+	n := newNodes(t)
+	n.whole(n.three(), 3)
+	at := func(args ...string) commandtest.Output { return skepRun(t, append(args, "--server", n.addr("a"))...) }
+	require.Zero(t, at("status").Code)
+	for i := range 20 {
+		require.Zero(t, at("put", fmt.Sprint("k", i), "--text", "v").Code)
+	}
+	n.kill("c")
+	status := at("status")
+	assert.Equal(t, command.Faults, status.Code)
+	assert.Regexp(t, `NOT WELL +node c does not answer at 127.0.0.1:`, status.Stdout)
+	assert.Contains(t, status.Stdout, "1, all well", "its drives are")
+	for _, what := range [][]string{{"put", "--text", "v"}, {"get"}, {"del"}} {
+		good, bad := 0, 0
+		for i := range 20 {
+			o := at(append([]string{what[0], fmt.Sprint("k", i)}, what[1:]...)...)
+			if o.Code == 0 {
+				good++
+				continue
+			}
+			bad++
+			if what[0] != "get" { // which is a miss
+				assert.Contains(t, o.Stderr, "node is c, must be one that answers", "%v", what)
+			}
+			assert.Contains(t, o.Stderr, "skep cluster status", "%v", what)
+		}
+		assert.Positive(t, good, "%v", what)
+		assert.Positive(t, bad, "%v", what)
 	}
 }
 

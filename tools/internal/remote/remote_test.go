@@ -41,6 +41,18 @@ func secured(t *testing.T, cert, key string) func(*serve.Config) {
 	}
 }
 
+// How many copies a Redis database has is the server's to say, whoever writes to it first.
+func TestTheServerDecidesTheCopiesOfValues(t *testing.T) {
+	t.Parallel()
+	s := begin(t, nil, func(c *serve.Config) { c.FileDevices, c.Redis.Copies = 2, 2 })
+	at(t, s.at["wire"], "put", "greeting", "--text", "hello", "-o", "json").OK(t)
+	list := at(t, s.at["wire"], "ns", "list", "-o", "json").OK(t)["namespaces"].([]any)
+	require.Len(t, list, 2)
+	for _, n := range list {
+		assert.EqualValues(t, 2, n.(map[string]any)["copies"], "%v", n)
+	}
+}
+
 // What a first user does, on a store on a drive, over TCP, TLS and a Unix socket: each finds what the others put.
 func TestValuesOverEveryWay(t *testing.T) {
 	t.Parallel()

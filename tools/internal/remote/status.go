@@ -5,12 +5,14 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/replication/consensus"
 	"github.com/skepkv/skep/tools/internal/command"
 	"github.com/skepkv/skep/wire/httpapi"
 )
@@ -28,7 +30,7 @@ type StatusResult struct {
 	Lookups       int64         `json:"lookups"`        // since the store was opened
 	HitRatio      float64       `json:"hit_ratio"`      // keys found ÷ keys looked up, since then
 	Devices       []DeviceRow   `json:"devices"`        // drives of the store
-	Unhealthy     []string      `json:"unhealthy"`      // drives that are fenced or dead, in words
+	Unhealthy     []string      `json:"unhealthy"`      // drives fenced or dead, nodes that do not answer, in words
 	Jobs          []httpapi.Job `json:"jobs"`           // background work
 }
 
@@ -47,9 +49,9 @@ func statusCommand(a *command.App) *cobra.Command {
 	timeout := time.Minute
 	cmd := &cobra.Command{
 		Use: "status", Short: "say how a running server is: state, space, hit ratio, drives, jobs",
-		Long: `Asks a running server how it stands. Exit code 6: the store is not well, a drive is fenced or dead, or a job failed. It
-takes a credential that reaches every tenant and has the right admin. --wait ready waits until the server answers
-and its store is well; exit code 4: it was not within --timeout.`,
+		Long: `Asks a running server how it stands. Exit code 6: the store is not well, a drive is fenced or dead, a node
+of its cluster does not answer, or a job failed. It takes a credential that reaches every tenant and has the right
+admin. --wait ready waits until the server answers and its store is well; exit code 4: it was not within --timeout.`,
 		Args: command.NoArgs,
 	}
 	cmd.Flags().StringVar(&wait, "wait", "", "wait for this: ready")
@@ -141,10 +143,31 @@ func (r *remote) status(ctx context.Context) (*StatusResult, error) {
 	if skep.KindOf(err) == skep.Unsupported { // a server that is no skep serve's
 		return s, nil
 	}
+	if err == nil {
+		err = json.Unmarshal(b, &s.Jobs)
+	}
 	if err != nil {
 		return nil, err
 	}
-	return s, json.Unmarshal(b, &s.Jobs)
+	return s, r.silentNodes(ctx, s)
+}
+
+// silentNodes adds which nodes of the cluster the server does not reach, where it is one that agrees on the map.
+func (r *remote) silentNodes(ctx context.Context, s *StatusResult) error {
+	b, err := r.c.Admin(ctx, "cluster", json.RawMessage("{}"))
+	if skep.KindOf(err) == skep.Unsupported {
+		return nil
+	}
+	var st consensus.Status
+	if err == nil {
+		err = json.Unmarshal(b, &st)
+	}
+	for _, n := range st.Nodes {
+		if !n.Reached && n.State != "removed" {
+			s.Unhealthy = append(s.Unhealthy, fmt.Sprintf("node %s does not answer at %s", n.Name, n.Peer))
+		}
+	}
+	return err
 }
 
 func statusOf(server string, st *skep.Stats) *StatusResult {
@@ -185,7 +208,7 @@ func statusText(w io.Writer, s *StatusResult) {
 		command.Row("blocks", fmt.Sprintf("%d, %s", s.Blocks, command.Size(s.BlockBytes))),
 		command.Row("space", fmt.Sprintf("%s of drives, %s, %d groups in use%s", command.Size(s.DeviceBytes), limit, s.Groups, free)),
 		command.Row("hit ratio", hits)}
-	if len(s.Unhealthy) == 0 {
+	if !slices.ContainsFunc(s.Unhealthy, func(what string) bool { return strings.HasPrefix(what, "device ") }) {
 		rows = append(rows, command.Row("drives", fmt.Sprintf("%d, all well", len(s.Devices))))
 	}
 	for _, d := range s.Unhealthy {

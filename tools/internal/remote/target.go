@@ -384,6 +384,11 @@ func (t *Target) Explain(err error) error {
 	case skep.Overloaded, skep.NoMemory:
 		next = "the server has too much to do: give the same command again"
 	case skep.Unavailable:
+		var e *skep.Error
+		if errors.As(err, &e) && e.Field == "node" {
+			next = "skep cluster status says which nodes answer; what only that node has is back when it is"
+			break
+		}
 		next = "the server went away, or answered too late: skep status --wait ready waits for it, then give the same command again"
 	case skep.Unsupported:
 		next = "the server cannot do that: it is older than this command, or a node of a cluster"

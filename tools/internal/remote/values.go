@@ -147,7 +147,11 @@ with its checksum. Exit code 3: there is no such key.`,
 			return err
 		}
 		if skep.KindOf(err) == skep.NotFound {
-			return command.WithNext(&skep.Error{Op: "get", Kind: skep.NotFound, Field: "key", Value: res.Key}, "skep ls lists the keys; what was put may have been evicted to make room")
+			next := "skep ls lists the keys; what was put may have been evicted to make room"
+			if r.whole != nil {
+				next += ", or be at a node that does not answer (skep cluster status)"
+			}
+			return command.WithNext(&skep.Error{Op: "get", Kind: skep.NotFound, Field: "key", Value: res.Key}, next)
 		}
 		if t, ok := r.Stdout().(*os.File); err == nil && ok && term.IsTerminal(int(t.Fd())) {
 			fmt.Fprintln(out)

@@ -193,7 +193,7 @@ func (c *Config) credentials(environ func(string) (string, bool)) (out []auth.Cr
 		}
 		out = append(out, cred)
 	}
-	return out, wrong
+	return out, append(wrong, unique(out)...)
 }
 
 // secret fills in what the credential is known by. The token itself goes no further.

@@ -46,7 +46,8 @@ func TestDashboardAndAlertsNameMetricsThatExist(t *testing.T) {
 	require.NoError(t, err)
 	there := string(body)
 	// A counter with labels is there once it has counted: by reason, after a first miss.
-	for file, prefix := range map[string]string{"../../../store/internal/observe/metrics.go": "skep_", "tls.go": ""} {
+	for file, prefix := range map[string]string{"../../../store/internal/observe/metrics.go": "skep_", "tls.go": "",
+		"denied.go": "", "nodes.go": "", "repair.go": ""} {
 		names := regexp.MustCompile(`(?i)desc\("([a-z_]+)"`).FindAllStringSubmatch(read(t, file), -1)
 		require.NotEmpty(t, names)
 		for _, n := range names {

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -94,6 +95,22 @@ func (r *ring) client(i int, token string) *redistest.Client {
 // value is what a key has: small ones are in a record, large ones in pieces that go to several nodes.
 func value(i int) []byte {
 	return bytes.Repeat([]byte{byte(i), byte(i >> 8), 7}, []int{5, 10_000, 1_000_000}[i%3])
+}
+
+// A node's metrics say which of the others answer it.
+func TestMetricsSayWhichNodesAnswer(t *testing.T) {
+	t.Parallel()
+	r := newRing(t, 3, func(c *Config) { c.HTTP = "127.0.0.1:0" })
+	says := func(want string) {
+		t.Helper()
+		storetest.Eventually(t, want, func() bool {
+			_, body := get(t, http.DefaultClient, "http://"+r.nodes[0].at("http")+"/metrics", "")
+			return strings.Contains(body, want)
+		})
+	}
+	says("skep_node_up{node=\"a\"} 1\nskep_node_up{node=\"b\"} 1\nskep_node_up{node=\"c\"} 1\n")
+	require.NoError(t, r.nodes[2].stop())
+	says("skep_node_up{node=\"a\"} 1\nskep_node_up{node=\"b\"} 1\nskep_node_up{node=\"c\"} 0\n")
 }
 
 // A value that is set at one node is had at every other, as are its expiry and its end.

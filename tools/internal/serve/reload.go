@@ -100,6 +100,7 @@ func (s *server) reload(c *Config, asked bool) (_ *Config, before string) {
 	s.replaceKeys(next)
 	s.tellOpenFiles(next)
 	s.setShares(next)
+	s.tellDoubts(next, s.capacity)
 	s.replaceMap(next)
 	if fixed := s.c.fixed(next, s.whole != nil); len(fixed) > 0 {
 		s.log.Warn("not reloaded: these settings need a restart; what was set at the start stays in use", "settings", strings.Join(fixed, ", "))

@@ -91,7 +91,8 @@ type server struct {
 	fence   *fence.Fence                     // nil: the node does not agree on the map
 	opened  atomic.Pointer[fence.Fence]      // the same, for who runs beside
 
-	files    int // descriptors of the process
+	files    int   // descriptors of the process
+	capacity int64 // of the store when it was opened, in bytes
 	shares   atomic.Pointer[map[string]int64]
 	draining atomic.Bool
 }
@@ -106,6 +107,8 @@ func Run(ctx context.Context, c *Config, o Options) (err error) {
 	if s.dir, err = auth.New(creds, c.limits(), nil); err != nil {
 		return err
 	}
+	s.tellDenied()
+	s.peers.log = s.log.With("part", "cluster")
 	if c.TLS.Cert != "" {
 		if err := s.cert.load(&c.TLS, s.log); err != nil {
 			return err
@@ -347,7 +350,7 @@ func (s *server) serve(ctx context.Context, listeners []listener) error {
 	}
 	web := &http.Server{
 		Handler: handler, ReadHeaderTimeout: 10 * time.Second, ReadTimeout: 30 * time.Second, WriteTimeout: time.Minute, IdleTimeout: 2 * time.Minute,
-		MaxHeaderBytes: 32 << 10, ErrorLog: slog.NewLogLogger(s.log.With("part", "http").Handler(), slog.LevelDebug),
+		MaxHeaderBytes: 32 << 10, ErrorLog: s.webLog(),
 	}
 	s.conns.Watch(web)
 	run, stop := context.WithCancelCause(ctx)
@@ -427,6 +430,8 @@ func (s *server) make(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
+	s.capacity = st.CapacityBytes
+	s.tellDoubts(c, s.capacity)
 	left, err := forConnections(s.files, max(len(st.Devices), c.devices()))
 	if err != nil {
 		return err
@@ -493,12 +498,12 @@ func (s *server) make(ctx context.Context) (err error) {
 		Auth: s.dir, Gate: s.gates.wire, Name: "skep " + s.o.Version, Drain: time.Duration(c.Limits.Drain), Log: s.log.With("part", "wire"),
 		Limits: wireserver.Limits{Keys: c.Limits.Keys, Memory: half, Idle: time.Duration(c.Limits.Idle),
 			SharedMemory: int64(c.Limits.SharedBytes)},
-		Observe: s.observe, Admin: s.admin, Tracer: s.tracer, ClusterMap: of, Epoch: epoch, Node: s.node,
+		Observe: s.observe, Admin: s.admin, Tracer: s.tracer, ClusterMap: of, Epoch: epoch, Node: s.node, Copies: c.copies,
 	})
 	if err != nil {
 		return err
 	}
-	s.reg.MustRegister(s.watch, s.resp, wireMetrics{s.wire}, s.gates, &s.cert)
+	s.reg.MustRegister(s.watch, s.resp, wireMetrics{s.wire}, s.gates, &s.cert, deniedMetrics{s.dir}, nodeMetrics{s})
 	return s.makeEvents()
 }
 

@@ -143,18 +143,19 @@ dir: /d
 listen: 0.0.0.0:7420
 credentials:
   - {name: a, tenant: t, rights: [read], token_env: SKEP_TEST_TOKEN}
-  - {name: b, tenant: t, rights: [read, admin], token_file: %s}
-  - {name: c, tenant: t, rights: [write], token_sha256: %x, expires: 2030-01-02T03:04:05Z}
+  - {name: b, tenant: t, rights: [read, admin], token_file: %[1]s}
+  - {name: c, tenant: t, rights: [write], token_sha256: %[2]x, expires: 2030-01-02T03:04:05Z}
 tenants:
   t: {share: 1TiB, requests_per_second: 10, bytes_per_second: 1GB, connections: 3}
-`, write(t, "token", token+"\n"), sha256.Sum256([]byte(token))))
+`, write(t, "token", "the-file-s-"+token+"\n"), sha256.Sum256([]byte("the-hash-s-"+token))))
 	c, err := Load(file, nil, nil)
 	require.NoError(t, err, "with credentials any address will do")
 	creds, wrong := c.credentials(os.LookupEnv)
 	require.Empty(t, wrong)
 	require.Len(t, creds, 3)
-	assert.Equal(t, creds[0].TokenSHA256, creds[1].TokenSHA256)
-	assert.Equal(t, creds[0].TokenSHA256, creds[2].TokenSHA256)
+	for i, text := range []string{token, "the-file-s-" + token, "the-hash-s-" + token} {
+		assert.Equal(t, sha256.Sum256([]byte(text)), creds[i].TokenSHA256)
+	}
 	var out bytes.Buffer
 	require.NoError(t, c.Print(&out))
 	assert.NotContains(t, out.String(), token)

@@ -11,6 +11,7 @@ import (
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/store"
 	"github.com/skepkv/skep/wire/httpapi"
+	"github.com/skepkv/skep/wire/resp"
 )
 
 // segmentsOf is the stripe map of the embedded store, nil for others.
@@ -223,4 +224,12 @@ func (c *checker) read(ctx context.Context, ns skep.NamespaceID) (err error) {
 		ch.Release()
 		return c.pace.WaitN(ctx, size)
 	})
+}
+
+// copies is how many copies a namespace has whose maker leaves it to the server.
+func (c *Config) copies(namespace string) int {
+	if resp.IsDatabase(namespace) {
+		return c.Redis.Copies
+	}
+	return 1
 }

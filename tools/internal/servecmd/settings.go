@@ -6,6 +6,7 @@ import (
 	"io"
 	"os"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -91,8 +92,12 @@ read to check them; what they hold is not printed.`,
 			return nil
 		},
 		RunE: func(_ *cobra.Command, args []string) error {
-			if _, err := serve.Load(args[0], os.Environ(), nil); err != nil {
+			c, err := serve.Load(args[0], os.Environ(), nil)
+			if err != nil {
 				return asProblems(err)
+			}
+			for _, d := range c.Doubts(0, time.Now()) {
+				a.Note("warning: %s", d)
 			}
 			return a.Print(Checked{args[0]}, func(w io.Writer) { fmt.Fprintf(w, "%s is in order\n", args[0]) })
 		},
