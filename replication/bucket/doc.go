@@ -41,7 +41,8 @@
 // Many nodes may share a bucket's prefix, with one key: each reads what the others wrote. While keys change there are
 // two (Options.OtherKey), and a namespace has a space by each: what is found, and what is deleted, is of both. A
 // deletion has to reach each node, as a cluster's do. A node takes no block of another's for forgetFor after it has
-// heard of its deletion: what a process that ended was putting is there by then, or never.
+// heard of its deletion: what a process that ended was putting is there by then, or never. A node that begins in that
+// time has not heard of a purge, and finds what came after it.
 //
 // Objects are sealed (AES-256-GCM, a key of each object derived from Options.Key by HKDF-SHA256), names of namespaces
 // are in none of their names. An object is
