@@ -167,8 +167,8 @@ func TestADatabaseKeepsItsCopies(t *testing.T) {
 	_, err := v.Put(t.Context(), []byte("k"), bytes.NewReader([]byte("one copy")))
 	require.NoError(t, err)
 	require.NoError(t, v.Close())
-	var log bytes.Buffer
-	c := serve(t, mem, Options{Copies: 2, Log: slog.New(slog.NewTextHandler(&log, nil))}).dial()
+	log := &safeBuffer{}
+	c := serve(t, mem, Options{Copies: 2, Log: slog.New(slog.NewTextHandler(log, nil))}).dial()
 	assert.Equal(t, "+OK", c.do("SET", "other", "x"))
 	assert.Equal(t, `"one copy"`, c.do("GET", "k"))
 	assert.Equal(t, 1, strings.Count(log.String(), "level=WARN"), "%s", log.String())
