@@ -119,7 +119,8 @@ func (c *conn) receivePiece(v *value, i int, size int64) error {
 		done()
 		return err
 	}
-	scope := skep.Scope{Namespace: c.db.data}
+	db := c.db
+	scope := skep.Scope{Namespace: db.data}
 	f.wg.Add(1)
 	go func() {
 		defer f.wg.Done()
@@ -132,7 +133,7 @@ func (c *conn) receivePiece(v *value, i int, size int64) error {
 			done()
 		}
 		if err == nil && results[0].Outcome == skep.Declined {
-			err = c.db.declined("set", scope.Namespace, r.Blocks[0].Key, results[0].Reason)
+			err = db.declined("set", scope.Namespace, r.Blocks[0].Key, results[0].Reason)
 		}
 		if err != nil {
 			f.fail(err)
