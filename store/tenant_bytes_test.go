@@ -37,12 +37,15 @@ func TestSharesAreReplaced(t *testing.T) {
 
 // flooded has tenant a put .8 MB of 12 MiB, once, so many blocks at a time, and tenant b meanwhile four times what the
 // store holds.
-func flooded(t *testing.T, shares map[string]int64, copies, each int) (s *Store, a skep.Scope, keys []skep.Key, declined int) {
+func flooded(t *testing.T, shares map[string]int64, copies, each int) (
+	s *Store, a skep.Scope, keys []skep.Key, declined int,
+) {
 	o := small(tempRoot(t, "store"))
 	o.CapacityBytes, o.CacheBytes, o.TenantBytes = 12<<20, -1, shares
 	s = openTest(t, o)
 	open := func(tenant string) skep.Scope {
-		info, err := s.OpenNamespace(t.Context(), skep.NamespaceSpec{Tenant: tenant, Name: "n", Shape: anySize, Class: skep.Cache, Copies: copies})
+		spec := skep.NamespaceSpec{Tenant: tenant, Name: "n", Shape: anySize, Class: skep.Cache, Copies: copies}
+		info, err := s.OpenNamespace(t.Context(), spec)
 		require.NoError(t, err)
 		return skep.Scope{Namespace: info.ID}
 	}

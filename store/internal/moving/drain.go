@@ -32,7 +32,8 @@ func (m *Mover) drain(ctx context.Context, op string, d *space.Drive, o report.M
 	of := m.Space.GroupsOf(d)
 	p.Groups = len(of)
 	if o.DryRun {
-		return p, errors.Join(m.plan(ctx, op, of, o, &p), m.mayDrain(op, d, o.Joining))
+		err = m.plan(ctx, op, of, o, &p)
+		return p, errors.Join(err, m.mayDrain(op, d, o.Joining))
 	}
 	ctx, cancel := gate.Until(ctx, m.Closing)
 	defer cancel()

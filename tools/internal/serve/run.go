@@ -222,8 +222,9 @@ func (c *Config) storeOptions() store.Options {
 	so := store.Options{
 		Dir: c.Dir, Devices: c.Devices, DeviceCount: c.FileDevices, CapacityBytes: int64(c.Store.CapacityBytes), ChangeCapacity: c.Store.ChangeCapacity, BlockBytes: int64(c.Store.BlockBytes),
 		CacheBytes: int64(c.Store.DRAMBytes), IOBytes: int64(c.Store.IOBytes), LeasedBytes: int64(c.Store.LeasedBytes),
-		PinnedBytes: int64(c.Store.PinnedBytes), TenantNamespaces: c.Store.TenantNamespaces, Policy: c.Store.Policy, TenantBytes: c.shares(), WriteBudget: int64(c.Store.WriteBudget),
-		Device: device.Options{Backend: c.Store.Backend},
+		PinnedBytes: int64(c.Store.PinnedBytes), TenantNamespaces: c.Store.TenantNamespaces, Policy: c.Store.Policy, TenantBytes: c.shares(),
+		WriteBudget: int64(c.Store.WriteBudget),
+		Device:      device.Options{Backend: c.Store.Backend},
 	}
 	so.Admin = runtime.GOOS != "windows" // skep top and its like look in through it
 	if so.CacheBytes == 0 {

@@ -35,8 +35,9 @@ Page = Sequence[Piece]
 
 
 class Where(NamedTuple):
-    """A namespace of pages of so many bytes; 0: of any. about is what its keys and bytes are by, as JSON. Where it is not
-    chained each page is a chain of its own: whoever computes it again has the same bytes, so the first one stays."""
+    """A namespace of pages of so many bytes; 0: of any. about is what its keys and bytes are by, as JSON. Where it is
+    not chained each page is a chain of its own: whoever computes it again has the same bytes, so the first one
+    stays."""
 
     name: str
     model: str

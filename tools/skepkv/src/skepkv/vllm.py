@@ -207,12 +207,12 @@ class SkepTier(SecondaryTierManager):
     ValueError; the server is first spoken to by the first lookup or job. Times are seconds.
 
     url, token or token_file, tenant: which server, as whom. tls_ca (a file, or "system"), tls_cert, tls_key: TLS over
-    TCP. model, revision: whose chunks (vLLM's model; of a local one its files). shared_bytes: memory shared with a server
-    behind a Unix socket (None: 256 MiB). copies: drives of a node that have each chunk, 1 to 4; another number is another
-    cache. direct: such a server maps vLLM's own memory, too. lookup_timeout: after it a key
-    is a miss that the server has not answered for. exists_timeout: of the call that asks. lease: what was found stays for
-    so long. load_timeout, store_timeout, timeout_per_gib: from a job's submission. drain_timeout: what jobs under way have
-    when vLLM takes its memory back. readers, writers: threads for loads, for stores."""
+    TCP. model, revision: whose chunks (vLLM's model; of a local one its files). shared_bytes: memory shared with a
+    server behind a Unix socket (None: 256 MiB). copies: drives of a node that have each chunk, 1 to 4; others are other
+    caches. direct: such a server maps vLLM's own memory, too. lookup_timeout: a key not answered for by then is a miss.
+    exists_timeout: of the call that asks. lease: what was found stays for so long. load_timeout, store_timeout,
+    timeout_per_gib: from a job's submission. drain_timeout: what jobs under way have when vLLM takes its memory back.
+    readers, writers: threads for loads, for stores."""
 
     medium = Medium.STORAGE
 
