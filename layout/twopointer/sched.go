@@ -374,8 +374,7 @@ func (s *Scheduler) arrived(st *strand, e Event) error {
 			}
 		}
 	case e.Kind == Failed:
-		st.islands = append(st.islands, f.span) // neighbours are granted one after the other
-		slices.SortFunc(st.islands, func(a, b span) int { return a.from - b.from })
+		st.addIsland(f.span)
 		if st.mode == ByLayers {
 			// The layers below are needed to compute it: computing goes on through all of them.
 			st.islands = st.islands[:0]
@@ -412,6 +411,21 @@ func (st *strand) takeOff(i int, part span) flight {
 		st.flying = append(st.flying, cut(part.to, whole.to))
 	}
 	return cut(part.from, part.to)
+}
+
+// addIsland has the engine compute what did not come: neighbours in one go.
+func (st *strand) addIsland(f span) {
+	st.islands = append(st.islands, f)
+	slices.SortFunc(st.islands, func(a, b span) int { return a.from - b.from })
+	whole := st.islands[:1]
+	for _, x := range st.islands[1:] {
+		if last := &whole[len(whole)-1]; last.to == x.from {
+			last.to = x.to
+		} else {
+			whole = append(whole, x)
+		}
+	}
+	st.islands = whole
 }
 
 // reopenLayers makes all layers from head to top the engine's to compute. Layers that
@@ -485,6 +499,31 @@ func (s *Scheduler) count() {
 			s.stages[st.Stage].active++
 		}
 	}
+}
+
+// AddChannel adds a way by which bytes arrive, and says its number: of nodes that are known only later.
+func (s *Scheduler) AddChannel(c Channel) int {
+	s.chans = append(s.chans, channel{rate: c.BytesPerSecond, latency: c.Latency, landed: math.Inf(-1)})
+	return len(s.chans) - 1
+}
+
+// Remaining is how long the engine will be busy, in seconds from now, with what of a strand is neither loaded nor on its
+// way, and Computing what [from, to) of it costs; 0 of a slot without a strand.
+func (s *Scheduler) Remaining(slot int) float64 {
+	if slot < 0 || slot >= len(s.strands) || !s.strands[slot].live {
+		return 0
+	}
+	st := &s.strands[slot]
+	sum := s.stated(st, st.head, max(st.tail, st.head)) + s.stranded(st)
+	return max(st.busy-s.now, 0) + s.stages[st.Stage].slow*sum
+}
+
+func (s *Scheduler) Computing(slot, from, to int) float64 {
+	if slot < 0 || slot >= len(s.strands) || !s.strands[slot].live {
+		return 0
+	}
+	st := &s.strands[slot]
+	return s.stages[st.Stage].slow * s.stated(st, from, to)
 }
 
 // State is a strand as it stands, for reports and tests.
