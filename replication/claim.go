@@ -8,9 +8,9 @@ import (
 	"github.com/skepkv/skep/replication/units"
 )
 
-// Claim implements skep.Session. It is answered here, without a node: granted is what has not been begun. A busy
-// engine gets what an idle one gets.
-func (x *session) Claim(ctx context.Context, i int, want skep.Subset, _ skep.EngineLoad) (skep.Claim, error) {
+// Claim implements skep.Session. It is answered here, without a node: granted is what has not been begun, where nothing is
+// said of what computing costs.
+func (x *session) Claim(ctx context.Context, i int, want skep.Subset, load skep.EngineLoad) (skep.Claim, error) {
 	const op = "claim"
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -25,6 +25,9 @@ func (x *session) Claim(ctx context.Context, i int, want skep.Subset, _ skep.Eng
 	whole, ok := want.In(n)
 	if !ok {
 		return skep.Claim{}, skep.Invalidf(op, field, want, fmt.Sprintf("within 0 to %d", n))
+	}
+	if c.Compute != nil {
+		return x.claimPlanned(c, whole, load)
 	}
 	if c.Direction.ByLayer() {
 		return units.Claim(c.units, whole, c.Layers.From, 1, n), nil

@@ -49,6 +49,9 @@ func (x *session) load(w *work) {
 	x.loads[l] = struct{}{}
 	x.active[w.node.i]++
 	x.lent += w.bytes
+	if w.chain.plan != nil {
+		w.chain.plan.Begun(w.node.i, len(l.left))
+	}
 	request := w.request(x.sums, 0)
 	l.watched()
 	go l.run(ctx, request)
@@ -85,6 +88,7 @@ func (l *load) end(why error, quiet bool) {
 	rest := l.rest()
 	l.unwatched(why, len(rest))
 	for _, at := range rest {
+		l.told(false)
 		x.lent -= l.chain.each
 		err := l.failed[at]
 		if err == nil {
@@ -97,9 +101,19 @@ func (l *load) end(why error, quiet bool) {
 	}
 	delete(x.loads, l)
 	x.active[l.node.i]--
+	if l.chain.plan != nil {
+		l.chain.plan.Ended(l.node.i)
+	}
 	close(l.done)
 	x.schedule()
 	x.signal()
+}
+
+// told has the plan know that a chunk came from the node, or will not.
+func (l *load) told(arrived bool) {
+	if l.chain.plan != nil {
+		l.chain.plan.Came(l.node.i, arrived)
+	}
 }
 
 // rest is the chunks that are not answered, in order.
@@ -213,6 +227,7 @@ func (l *load) take(chunks []skep.Chunk) {
 			l.failed[at] = ch.Err
 			continue
 		}
+		l.told(ch.Err == nil)
 		delete(l.left, at)
 		if ch.Err != nil {
 			x.lent -= l.chain.each

@@ -3,6 +3,7 @@ package replication
 import (
 	"cmp"
 	"context"
+	"errors"
 	"slices"
 	"time"
 
@@ -31,7 +32,7 @@ func (s many) Restore(ctx context.Context, r *skep.RestoreRequest) (skep.Session
 		if err != nil {
 			return nil, err
 		}
-		c, err := newChain(i, sp, &r.Chains[i])
+		c, err := s.newChain(i, sp, r)
 		if err != nil {
 			return nil, err
 		}
@@ -49,9 +50,9 @@ func (s many) Restore(ctx context.Context, r *skep.RestoreRequest) (skep.Session
 	}
 	s.sessions[x] = struct{}{}
 	s.mu.Unlock()
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	x.schedule()
+	if err := x.begin(); err != nil {
+		return nil, errors.Join(err, x.Close(ctx))
+	}
 	return x, nil
 }
 
@@ -66,6 +67,7 @@ type chain struct {
 	valid   int          // tokens of the last of Keys, where it was found
 	each    int64        // bytes of a chunk, as near as that is known
 	stopped bool
+	planned // of a chain with a cost
 }
 
 // layerCount is what became of one layer's chunks.
@@ -87,7 +89,13 @@ func (l *lane) over(c *chain) bool {
 	return l.span == len(l.spans)
 }
 
-func newChain(number int, sp *space, r *skep.Chain) (*chain, error) {
+func (s many) newChain(number int, sp *space, all *skep.RestoreRequest) (*chain, error) {
+	r, beside := &all.Chains[number], -1
+	for i := range all.Chains {
+		if all.Chains[i].Compute != nil {
+			beside++
+		}
+	}
 	if r.Compute != nil && r.Compute.Boundary != nil {
 		return nil, &skep.Error{Op: "restore", Kind: skep.Unsupported, Field: "boundary of chain", Value: number}
 	}
@@ -95,7 +103,7 @@ func newChain(number int, sp *space, r *skep.Chain) (*chain, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := p.Resolve(skep.TailFirst); err != nil {
+	if err := s.resolve(p, sp, beside); err != nil {
 		return nil, err
 	}
 	c := &chain{ChainPlan: p, number: number, space: sp, valid: sp.Shape.BlockTokens}

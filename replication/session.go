@@ -26,11 +26,10 @@ const (
 // order, a few MiB at a time, so that a claim finds as much as possible not begun. Nodes are asked for nothing but to
 // load.
 type session struct {
-	skep.UnsupportedSession // of claim words: there is no scheduler to share one with
-	st                      many
-	sums                    bool
-	window                  int64
-	held                    []span // leases of the session's own
+	st     many
+	sums   bool
+	window int64
+	held   []span // leases of the session's own
 
 	mu     sync.Mutex // before Store.count.mu
 	chains []*chain
@@ -54,6 +53,17 @@ type waiting struct {
 func newSession(s many, r *skep.RestoreRequest) *session {
 	return &session{st: s, sums: r.Sums, window: r.Window, loads: map[*load]struct{}{}, active: make([]int, len(s.nodes)),
 		retry: make([][]*work, len(s.nodes)), more: make(chan struct{}, 1)}
+}
+
+// begin begins what may be begun of a session.
+func (x *session) begin() error {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if err := x.join(); err != nil {
+		return err
+	}
+	x.schedule()
+	return nil
 }
 
 func (x *session) signal() {
@@ -93,6 +103,7 @@ func (x *session) answer(c *chain, w waiting) {
 		s.count.misses[skep.KindOf(w.Err).Error()]++
 		s.count.mu.Unlock()
 	}
+	x.answered(c, &w)
 	if x.closed {
 		w.Release()
 		return
@@ -109,6 +120,9 @@ func (x *session) schedule() {
 	none := len(x.st.nodes)
 	for i := range none {
 		x.tryAgain(i)
+	}
+	for i := range none + 1 {
+		x.beginPlanned(i)
 	}
 	var slow []bool // by node; nil: nobody has looked
 	for i := range none + 1 {
@@ -172,7 +186,7 @@ func (x *session) full(c *chain) bool {
 // turn is the chain whose turn it is on a node; nil where all of them are over there.
 func (x *session) turn(i int) (best *chain) {
 	for _, c := range x.chains {
-		if !c.lanes[i].over(c) && (best == nil || c.before(best)) {
+		if c.plan == nil && !c.lanes[i].over(c) && (best == nil || c.before(best)) {
 			best = c
 		}
 	}
@@ -276,24 +290,12 @@ func (x *session) asked(ctx context.Context, op string, i int) (*chain, error) {
 	return x.chains[i], nil
 }
 
-// Direction implements skep.Session. What could go either way goes by blocks: nothing is reckoned here.
+// Direction implements skep.Session.
 func (x *session) Direction(_ context.Context, i int) (skep.Direction, error) {
 	if i < 0 || i >= len(x.chains) {
 		return 0, skep.Invalidf("direction", "chain", i, fmt.Sprintf("0 to %d", len(x.chains)-1))
 	}
 	return x.chains[i].Direction, nil
-}
-
-// Computed implements skep.Session. There is no scheduler to learn from it.
-func (x *session) Computed(ctx context.Context, i int, _ skep.Range, _, _ time.Duration) error {
-	const op = "computed"
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	c, err := x.asked(ctx, op, i)
-	if err == nil && c.Compute == nil {
-		err = skep.Invalidf(op, "chain", i, "one that says what computing costs")
-	}
-	return err
 }
 
 // Reprioritise implements skep.Session.
@@ -305,6 +307,10 @@ func (x *session) Reprioritise(ctx context.Context, i int, priority int, deadlin
 		return err
 	}
 	c.Priority, c.Deadline = priority, deadline
+	if c.plan != nil {
+		c.plan.Promote(priority, deadline)
+		x.arm(c)
+	}
 	x.schedule()
 	return nil
 }
@@ -325,6 +331,7 @@ func (x *session) Stop(ctx context.Context, i int) error {
 	for k, c := range x.chains {
 		if i == -1 || i == k {
 			c.stopped = true
+			x.giveUp(c, &skep.Error{Op: op, Kind: skep.Stopped})
 		}
 	}
 	loads := x.loadsOf(i)
@@ -366,6 +373,7 @@ func (x *session) shut() (loads []*load) {
 	x.closed = true
 	for _, c := range x.chains {
 		c.stopped = true
+		x.giveUp(c, &skep.Error{Op: "restore", Kind: skep.Stopped})
 	}
 	for i := range x.ready {
 		x.ready[i].Release()

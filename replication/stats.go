@@ -42,6 +42,7 @@ func (s many) Stats(ctx context.Context) (skep.Stats, error) {
 	}
 	out.Lookups, out.LookupKeys, out.LookupHits = s.count.lookups.Load(), s.count.keys.Load(), s.count.hits.Load()
 	out.Leases = s.leases.Len()
+	out.TwoPointers = s.plans.Stats()
 	s.hedges.Note(func(st *skep.HedgeStats) { out.Hedges = *st })
 	s.count.mu.Lock()
 	out.RestoreMisses = maps.Clone(s.count.misses)

@@ -20,6 +20,7 @@ import (
 	"github.com/skepkv/skep/replication/pace"
 	"github.com/skepkv/skep/replication/placement"
 	"github.com/skepkv/skep/replication/promises"
+	"github.com/skepkv/skep/replication/sched"
 	"github.com/skepkv/skep/wire"
 )
 
@@ -62,6 +63,7 @@ type Store struct {
 	known      *known.Memory
 	leases     promises.Book[*lease]
 	merge      *merge.Merger[source]
+	plans      *sched.Scheduler
 	count      counters
 	hedges     *pace.Hedges
 	oneAtATime bool
@@ -167,6 +169,7 @@ func made(log *slog.Logger, events int) *Store {
 	s.count.misses = map[string]int64{}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	s.merge = s.newMerger(events)
+	s.plans = sched.New(sched.Options{Start: s.start, Done: s.ctx.Done()})
 	return s
 }
 
