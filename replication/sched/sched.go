@@ -16,6 +16,8 @@ type Options struct {
 	Done  <-chan struct{}     // closed when what was started is to end
 	// Run is how many bytes a node is asked for at a time at least; 0: 1 MiB.
 	Run int64
+	// Rate is how many bytes a second a node is reckoned to give until something came; 0: 1e9.
+	Rate float64
 }
 
 // Scheduler decides for all chains with a cost of one Store. It is safe for concurrent use.
@@ -38,6 +40,9 @@ type Scheduler struct {
 func New(o Options) *Scheduler {
 	if o.Run == 0 {
 		o.Run = fewestBytes
+	}
+	if o.Rate == 0 {
+		o.Rate = firstRate
 	}
 	return &Scheduler{o: o, began: time.Now(), kick: make(chan struct{}, 1), chains: map[int]*Chain{}, ways: map[string]int{}}
 }
@@ -93,13 +98,13 @@ func (s *Scheduler) step(e twopointer.Event) (twopointer.Decision, error) {
 // ready makes what decides when the first chain needs it. mu is held.
 func (s *Scheduler) ready(nodes int) (err error) {
 	for len(s.nodes) < nodes {
-		s.nodes = append(s.nodes, node{rate: firstRate})
+		s.nodes = append(s.nodes, node{rate: s.o.Rate})
 	}
 	if s.two != nil {
 		return nil
 	}
 	s.two, err = twopointer.New(twopointer.Config{Chunk: onItsWay, Piece: pieceTokens,
-		Channels: []twopointer.Channel{{BytesPerSecond: firstRate * float64(nodes), Latency: firstLatency}}})
+		Channels: []twopointer.Channel{{BytesPerSecond: s.o.Rate * float64(max(nodes, 1)), Latency: firstLatency}}})
 	return err
 }
 
