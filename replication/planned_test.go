@@ -111,14 +111,11 @@ func (x *twoPointed) meet(rng *rand.Rand) {
 				empty = true
 			}
 		}
-		if pos >= end { // what did not come is the engine's: it asks for it
-			b := x.firstLost()
-			if b < 0 && done {
-				break
-			}
-			if b >= 0 {
-				pos = b * shape.BlockTokens
-			}
+		// What did not come is the engine's: it asks for that first, since what follows depends on it.
+		if lost := x.firstLost(); lost >= 0 {
+			pos = min(pos, lost*shape.BlockTokens)
+		} else if pos >= end && done {
+			break
 		}
 		stuck := pos >= end
 		if !stuck {
