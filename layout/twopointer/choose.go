@@ -10,14 +10,6 @@ func (s *Scheduler) stated(st *strand, from, to int) float64 {
 	return st.Cost.Span(from, to)
 }
 
-// stranded is what computing costs that did not come.
-func (s *Scheduler) stranded(st *strand) (sum float64) {
-	for _, x := range st.islands {
-		sum += s.stated(st, x.from, x.to)
-	}
-	return sum
-}
-
 // loading is what loading n tokens (or layers) takes at the channel's speed.
 func (s *Scheduler) loading(st *strand, n int) float64 {
 	return s.bytesOf(st, n) / s.chans[st.Channel].rate

@@ -507,17 +507,7 @@ func (s *Scheduler) AddChannel(c Channel) int {
 	return len(s.chans) - 1
 }
 
-// Remaining is how long the engine will be busy, in seconds from now, with what of a strand is neither loaded nor on its
-// way, and Computing what [from, to) of it costs; 0 of a slot without a strand.
-func (s *Scheduler) Remaining(slot int) float64 {
-	if slot < 0 || slot >= len(s.strands) || !s.strands[slot].live {
-		return 0
-	}
-	st := &s.strands[slot]
-	sum := s.stated(st, st.head, max(st.tail, st.head)) + s.stranded(st)
-	return max(st.busy-s.now, 0) + s.stages[st.Stage].slow*sum
-}
-
+// Computing is what [from, to) of a strand costs the engine as it was seen to be, in seconds; 0 of a slot without one.
 func (s *Scheduler) Computing(slot, from, to int) float64 {
 	if slot < 0 || slot >= len(s.strands) || !s.strands[slot].live {
 		return 0

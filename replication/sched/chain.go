@@ -135,7 +135,7 @@ func (c *Chain) pull(n, i int) Run {
 	return r
 }
 
-// balance moves what is queued for a node that is slow to another one, or gives it back to the engine: from the head's end.
+// balance moves what is queued for a node that is slow to another one that has it, from the head's end.
 func (c *Chain) balance() {
 	if c.over {
 		return
@@ -151,14 +151,10 @@ func (c *Chain) balance() {
 					to = m
 				}
 			}
-			if to != n {
-				c.push(to, c.pull(n, last))
-				continue
-			}
-			if !c.computes() || s.two.Remaining(c.slot)+c.cost(r) >= s.nodes[n].wait(s.now()) {
+			if to == n {
 				break
 			}
-			c.giveBack(n, last)
+			c.push(to, c.pull(n, last))
 		}
 	}
 }
