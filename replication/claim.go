@@ -8,8 +8,8 @@ import (
 	"github.com/skepkv/skep/replication/units"
 )
 
-// Claim implements skep.Session. It is answered here, without a node: granted is what has not been begun, where nothing is
-// said of what computing costs.
+// Claim implements skep.Session. It is answered here, without a node: granted is what has not been begun,
+// where nothing is said of what computing costs.
 func (x *session) Claim(ctx context.Context, i int, want skep.Subset, load skep.EngineLoad) (skep.Claim, error) {
 	const op = "claim"
 	x.mu.Lock()

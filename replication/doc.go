@@ -20,7 +20,8 @@
 //	          (put.go, package known)
 //	restore   a plan of this Store's own: runs of up to 8 MiB, two a node at a time, each into
 //	          its part of the caller's destination. Claims, priorities and stops are of what
-//	          has not been begun (restore.go, session.go, load.go). Where a chain's first key begins
+//	          has not been begun (restore.go, session.go, load.go). Chains with a Compute are planned
+//	          by the two-pointer scheduler (planned.go, package sched). Where a chain's first key begins
 //	          none, it is a part of one: every node is asked by Want which of its keys it has
 //	events    one follower a node, one ring, numbers of this Store's own (package merge)
 //
@@ -73,14 +74,12 @@
 // With several nodes it keeps the contract of package skep, but for this. What can be named is refused as
 // Unsupported, or skipped by name in the contract's tests.
 //
-//   - PutSidecar, Sidecar, Register, DeviceCount, DeviceOf, ShareClaimWord, and chains with a
-//     Compute.Boundary are Unsupported.
+//   - PutSidecar, Sidecar, Register, DeviceCount, DeviceOf, and chains with a Compute.Boundary are Unsupported.
 //   - A cap on what a tenant has leased or pinned is each node's own: nobody counts over all of them, and where one
 //     node refuses a pin the others have pinned.
 //   - Events of blocks on several nodes come in no order, so a chain's commits may be told of out of its order. An
 //     event of a group's first block has the parent and depth that this Store knows from its own puts and lookups,
 //     and none where it does not, or where the block is salted. Events of drives are left out.
-//   - Compute plans nothing: a claim is granted of whatever is not begun, and no load is declined.
 //   - A cluster that grows from one node to two hides what it had behind the chains' first groups, its leases are over,
 //     and streams of events that were opened before tell of the first node only.
 //   - The numbers of namespaces are this Store's own. They do not outlive it.
@@ -102,7 +101,7 @@
 //
 // # Goroutines
 //
-// One for each node once there is a reader of events, until Close; one for each run that is being loaded, which the
-// session's Close waits for; and within a call one for each node. Calls that are late and runs that were given up end
-// by themselves, at most 64 a node, and Close waits for them.
+// One for each node once there is a reader of events, until Close; one while there are chains with a Compute; one
+// for each run that is being loaded, which the session's Close waits for; and within a call one for each node. Calls
+// that are late and runs that were given up end by themselves, at most 64 a node, and Close waits for them.
 package replication

@@ -12,8 +12,8 @@ import (
 	"github.com/skepkv/skep/replication/sched"
 )
 
-// Chains with a Compute: what is loaded of them, from which node and when, is decided by package sched. Their lanes only say
-// where blocks are. What the nodes are asked for is loaded as that of any other chain (load.go, retry.go, late.go).
+// Chains with a Compute: package sched decides what is loaded of them, from which node and when. Their lanes only say
+// where blocks are. What nodes are asked for is loaded as of any other chain (load.go, retry.go, late.go).
 
 // planned is what a chain with a cost has besides.
 type planned struct {
@@ -25,7 +25,7 @@ type planned struct {
 
 // spec describes a chain, whose blocks have so many bytes in its layers.
 func (s many) spec(c *layout.ChainPlan, sp *space, bytes float64) sched.Spec {
-	return sched.Spec{Compute: c.Compute, Blocks: c.Blocks, BlockTokens: sp.Shape.BlockTokens, Layers: c.Layers, Structured: c.Structured,
+	return sched.Spec{Compute: c.Compute, Blocks: c.Blocks, BlockTokens: sp.Shape.BlockTokens, Layers: c.Layers,
 		ByLayer: c.Direction.ByLayer(), BlockBytes: bytes, Deadline: c.Deadline, Nodes: len(s.nodes)}
 }
 
@@ -164,19 +164,21 @@ func (x *session) answered(c *chain, w *waiting) {
 	if !c.plan.Answered(w.Block, w.Layers.From, w.Err) {
 		return
 	}
-	// Computing the layer goes through all below it, so loading them makes nothing ready sooner.
+	// Computing it goes through all below, so loading them makes nothing ready sooner.
+	nowhere := c.lanes[len(x.st.nodes)].spans
 	why := &skep.Error{Op: "restore", Kind: skep.Stopped, Field: "layer", Limit: "above one that did not come"}
 	for i := range (w.Layers.From - c.Layers.From) * c.Blocks.Len() {
 		err := error(why)
-		if block, _ := c.Chunk(i); slices.ContainsFunc(c.lanes[len(x.st.nodes)].spans, func(p span) bool { return block >= p.from && block < p.to }) {
+		block, _ := c.Chunk(i)
+		if slices.ContainsFunc(nowhere, func(p span) bool { return block >= p.from && block < p.to }) {
 			err = &skep.Error{Op: "restore", Kind: skep.NotFound}
 		}
 		x.close(c, i, err)
 	}
 }
 
-// beginPlanned begins what a node is to be asked for of chains with a cost; with none, answers what no node has. x.mu
-// is held.
+// beginPlanned begins what a node is asked for of chains with a cost; behind the last one, what no node has is missed.
+// x.mu is held.
 func (x *session) beginPlanned(i int) {
 	for _, c := range x.chains {
 		if c.plan == nil || c.over {
@@ -185,7 +187,7 @@ func (x *session) beginPlanned(i int) {
 		if i == len(x.st.nodes) {
 			for _, r := range c.plan.Begin(i, 0, 0, 0) {
 				for b := r.From; b < r.To; b++ {
-					x.close(c, x.number(c, b, r.Layer), &skep.Error{Op: "restore", Kind: skep.NotFound})
+					x.close(c, c.plan.Number(b, r.Layer), &skep.Error{Op: "restore", Kind: skep.NotFound})
 				}
 			}
 			continue
@@ -202,18 +204,11 @@ func (x *session) beginPlanned(i int) {
 	}
 }
 
-func (x *session) number(c *chain, block, layer int) int {
-	if c.Direction.ByLayer() {
-		return (layer-c.Layers.From)*c.Blocks.Len() + block - c.Blocks.From
-	}
-	return block - c.Blocks.From
-}
-
 // workOf is the work of runs, all of one node; nil: all of it has been answered meanwhile. x.mu is held.
 func (x *session) workOf(c *chain, i int, runs []sched.Run) *work {
 	w := &work{chain: c, node: x.st.nodes[i]}
 	for _, r := range runs {
-		if !c.open[x.number(c, r.From, r.Layer)] {
+		if !c.open[c.plan.Number(r.From, r.Layer)] {
 			continue
 		}
 		p := piece{span: c.spanOf(r.From), layers: c.Layers}
@@ -228,7 +223,7 @@ func (x *session) workOf(c *chain, i int, runs []sched.Run) *work {
 		w.add(p)
 		w.bytes += c.each * int64(r.To-r.From)
 		for b := r.From; b < r.To; b++ {
-			c.open[x.number(c, b, r.Layer)] = false
+			c.open[c.plan.Number(b, r.Layer)] = false
 		}
 	}
 	if len(w.pieces) == 0 {
@@ -249,29 +244,19 @@ func (c *chain) spanOf(block int) span {
 	panic("a block that is nowhere")
 }
 
-// claimPlanned answers a claim of a chain with a cost. One of anything but what is next gets nothing and is told where that
-// is. x.mu is held.
+// claimPlanned answers a claim of a chain with a cost. x.mu is held.
 func (x *session) claimPlanned(c *chain, r skep.Range, load skep.EngineLoad) (skep.Claim, error) {
-	per := c.space.Shape.BlockTokens
-	first, end := c.Blocks.From*per, c.Blocks.To*per
+	end := c.Blocks.To * c.space.Shape.BlockTokens
 	if c.Direction.ByLayer() {
-		first, end = c.Layers.From, c.Layers.To
+		end = c.Layers.To
 	}
 	if r.From < 0 || r.From >= r.To || r.To > end {
 		return skep.Claim{}, skep.Invalidf("claim", "range", r, fmt.Sprintf("within 0 to %d", end))
 	}
-	switch {
-	case r.From < first: // not ours to load
-		return skep.Claim{Granted: skep.Range{From: r.From, To: min(r.To, first)}, Next: min(r.To, first)}, nil
-	case c.plan == nil || c.plan.Declined() != nil:
-		return skep.Claim{Granted: r, Next: r.To}, nil
-	case c.over: // past its deadline: what it lacks is the caller's, once nothing lands there any more
-		if len(x.loadsOf(c.number)) > 0 {
-			return skep.Claim{Granted: skep.Range{From: r.From, To: r.From}, Next: r.From}, nil
-		}
+	if c.plan == nil {
 		return skep.Claim{Granted: r, Next: r.To}, nil
 	}
-	out, err := c.plan.Claim(r, load == skep.Idle)
+	out, err := c.plan.Claim(r, load == skep.Idle, len(x.loadsOf(c.number)) > 0)
 	if err == nil {
 		x.granted(c, out.Granted)
 		x.signal()
@@ -310,13 +295,6 @@ func (x *session) ShareClaimWord(ctx context.Context, i int, word *atomic.Uint64
 	}
 	if word == nil {
 		return skep.Invalidf(op, "word", "nil", "one")
-	}
-	end := c.Blocks.To
-	if c.Direction.ByLayer() {
-		end = c.Layers.To
-	}
-	if end > skep.MaxClaimWord {
-		return &skep.Error{Op: op, Kind: skep.Unsupported, Field: "end of the chain", Value: end, Limit: skep.MaxClaimWord}
 	}
 	if c.plan == nil {
 		word.Store(uint64(skep.ClaimWordOf(0, 0, 0).Shut()))

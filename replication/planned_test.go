@@ -18,8 +18,8 @@ import (
 	"github.com/skepkv/skep/tools/drawn"
 )
 
-// twoPointed is a chain of a cluster that an engine computes from the head while it is loaded, in a bubble. Each node gives
-// a block every so often, and is asked for few at a time, so that there is something to decide.
+// twoPointed is a chain of a cluster that an engine computes from the head while it is loaded, in a bubble. Each node
+// gives a block every so often, and is asked for few at a time, so that there is something to decide.
 type twoPointed struct {
 	*rig
 	keys []skep.Key
@@ -148,7 +148,7 @@ func (x *twoPointed) meet(rng *rand.Rand) {
 	x.took = time.Since(began)
 	require.NoError(x, x.ses.Close(x.Context()))
 	for i, k := range x.keys {
-		require.Equal(x, 1, x.loaded[i]+x.granted[i], "block %d: loaded %d times, granted %d times", i, x.loaded[i], x.granted[i])
+		require.Equal(x, 1, x.loaded[i]+x.granted[i], "block %d: loaded %d times", i, x.loaded[i])
 		require.Equal(x, payload(k), x.mem[300*i:300*i+300], "bytes of block %d", i)
 		if x.granted[i] > 0 {
 			require.Error(x, x.missed[i], "a granted block is a miss")
@@ -214,7 +214,7 @@ func TestASlowNodesShareShrinks(t *testing.T) {
 	})
 }
 
-// A node that dies in the middle of a restore is read around: what it had comes from its replica, or is computed. Nobody waits.
+// A node that dies in the middle of a restore is read around: what it had comes from its replica, or is computed.
 func TestANodeThatDiesBesideComputing(t *testing.T) {
 	t.Parallel()
 	for name, m := range map[string]*clustermap.Map{"one copy": three(3, 4), "two": twice(3, 4)} {
@@ -269,8 +269,8 @@ func TestEachBlockHasOneOwner(t *testing.T) {
 	}
 }
 
-// A load that takes longer than computing is declined, with what either was expected to take, and judged when it has been
-// computed.
+// A load that takes longer than computing is declined, with what either was expected to take, and judged when it has
+// been computed.
 func TestALoadOfNodesThatDoesNotPayIsDeclined(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -10,8 +10,8 @@ import (
 
 // Stats implements skep.Observer. What is stored, moved and restored is the sum of what the nodes say, each of them
 // of all its callers; lookups, leases and misses are this Store's own, since a node counts one for each group.
-// Devices and memory are listed by node. What does not add up (admission, prefetch, reuse, two pointers) a node tells
-// for itself.
+// Devices and memory are listed by node, and two pointers are this Store's own. What does not add up (admission,
+// prefetch, reuse) a node tells for itself.
 func (s many) Stats(ctx context.Context) (skep.Stats, error) {
 	const op = "stats"
 	if err := s.begin(ctx, op); err != nil {

@@ -168,7 +168,8 @@ func (c *Chain) cost(r Run) float64 { return c.s.two.Computing(c.slot, r.From*c.
 // giveBack has the engine compute the run at i of what is queued for a node.
 func (c *Chain) giveBack(n, i int) {
 	r := c.pull(n, i)
-	_, _ = c.s.step(twopointer.Event{Kind: twopointer.Failed, Near: true, Strand: c.slot, From: r.From * c.unit, To: r.To * c.unit})
+	_, _ = c.s.step(twopointer.Event{Kind: twopointer.Failed, Near: true, Strand: c.slot,
+		From: r.From * c.unit, To: r.To * c.unit})
 }
 
 // begins says whether something is queued that can be begun, or that nobody has.
@@ -209,8 +210,8 @@ func (c *Chain) Begin(n int, bytes int64, chunks, runs int) (list []Run) {
 	return list
 }
 
-// Begun notes that a node was asked for so many chunks, Came that one of them came or, with arrived false, will not, from
-// there, and Ended that all that was asked for has been told of.
+// Begun notes that a node was asked for so many chunks, Came that one of them came from there or, with arrived false,
+// will not, and Ended that all that was asked for has been told of.
 func (c *Chain) Begun(n, chunks int) {
 	c.s.mu.Lock()
 	defer c.s.mu.Unlock()
@@ -287,13 +288,35 @@ func (c *Chain) lowest() int {
 	return at
 }
 
-// Claim answers a claim of positions r, tokens or layers, all of them the chain's.
-func (c *Chain) Claim(r skep.Range, idle bool) (skep.Claim, error) {
+// Number is the number of a chunk: of a block or, of a chain by layers, of a block's layer.
+func (c *Chain) Number(block, layer int) int {
+	if c.ByLayer {
+		return (layer-c.off)*c.Blocks.Len() + block - c.Blocks.From
+	}
+	return block - c.Blocks.From
+}
+
+// Claim answers a claim of positions r, tokens or layers, that end within the chain. One of anything but what is next
+// gets nothing and is told where that is. lands says that something may land of the chain yet.
+func (c *Chain) Claim(r skep.Range, idle, lands bool) (skep.Claim, error) {
 	s := c.s
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	nothing := func(next int) (skep.Claim, error) {
 		return skep.Claim{Granted: skep.Range{From: r.From, To: r.From}, Next: max(next, r.From)}, nil
+	}
+	first := c.Blocks.From * c.unit
+	if c.ByLayer {
+		first = c.off
+	}
+	switch {
+	case r.From < first: // not ours to load
+		end := min(r.To, first)
+		return skep.Claim{Granted: skep.Range{From: r.From, To: end}, Next: end}, nil
+	case c.over && lands && c.declined == nil: // past its deadline: what it lacks is the caller's once all has landed
+		return nothing(r.From)
+	case c.over:
+		return skep.Claim{Granted: r, Next: r.To}, nil
 	}
 	c.shut() // claims by the word wait for this one
 	defer c.publish()
@@ -386,7 +409,8 @@ func (c *Chain) Promote(priority int, deadline time.Time) {
 	if c.over {
 		return
 	}
-	st := &twopointer.Strand{Weight: c.Compute.Weight, Background: c.Compute.Background && priority < 0, Deadline: until(s.now(), deadline)}
+	st := &twopointer.Strand{Weight: c.Compute.Weight, Background: c.Compute.Background && priority < 0,
+		Deadline: until(s.now(), deadline)}
 	_, _ = s.step(twopointer.Event{Kind: twopointer.Promote, Strand: c.slot, New: st})
 	s.wake()
 }

@@ -44,7 +44,8 @@ func New(o Options) *Scheduler {
 	if o.Rate == 0 {
 		o.Rate = firstRate
 	}
-	return &Scheduler{o: o, began: time.Now(), kick: make(chan struct{}, 1), chains: map[int]*Chain{}, ways: map[string]int{}}
+	return &Scheduler{o: o, began: time.Now(), kick: make(chan struct{}, 1),
+		chains: map[int]*Chain{}, ways: map[string]int{}}
 }
 
 const (
@@ -71,7 +72,6 @@ type Spec struct {
 	Blocks      skep.Range
 	BlockTokens int
 	Layers      skep.Range // which of the shape's
-	Structured  bool       // it has layers, and may go by them
 	ByLayer     bool
 	BlockBytes  float64   // of the chain's layers
 	Deadline    time.Time // by skep.Steady; zero: none
@@ -132,7 +132,7 @@ func (s *Scheduler) way(x *Spec) int {
 	return w
 }
 
-// ByLayers says whether a chain that could go either way goes by layers, where so many others of its session have a cost.
+// ByLayers says whether a chain that could go either way goes by layers, beside so many others of its session.
 func (s *Scheduler) ByLayers(x *Spec, beside int) (bool, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -152,8 +152,9 @@ func (s *Scheduler) ByLayers(x *Spec, beside int) (bool, error) {
 // strand describes a chain to the Scheduler.
 func (x *Spec) strand(now time.Duration) *twopointer.Strand {
 	k, b := x.Compute, x.BlockTokens
-	st := &twopointer.Strand{Start: x.Blocks.From * b, Tokens: x.Blocks.To * b, Unit: b, Decided: true, LoadOnly: k.LoadOnly,
-		Cost: twopointer.CostOf(k.Cost), BytesPerToken: max(x.BlockBytes, 1) / float64(b), Weight: k.Weight, Background: k.Background}
+	st := &twopointer.Strand{Start: x.Blocks.From * b, Tokens: x.Blocks.To * b, Unit: b, Decided: true,
+		Cost: twopointer.CostOf(k.Cost), BytesPerToken: max(x.BlockBytes, 1) / float64(b),
+		Weight: k.Weight, Background: k.Background, LoadOnly: k.LoadOnly}
 	if x.ByLayer {
 		st.Mode, st.Layers, st.Start, st.Tokens = twopointer.ByLayers, x.Layers.Len(), 0, x.Blocks.Len()*b
 	}
@@ -205,7 +206,8 @@ func (s *Scheduler) Join(x Spec) (*Chain, error) {
 	if d.What == twopointer.Declined {
 		s.count.Declined++
 		c.over = true
-		c.declined = &skep.Error{Op: "restore", Kind: skep.Claimed, Field: "load", Value: seconds(d.Expected), Limit: seconds(d.Compute)}
+		c.declined = &skep.Error{Op: "restore", Kind: skep.Claimed, Field: "load",
+			Value: seconds(d.Expected), Limit: seconds(d.Compute)}
 		c.refused = &refused{load: d.Expected, left: st.Tokens - st.Start}
 		s.wake()
 		return c, nil
@@ -270,7 +272,7 @@ func (s *Scheduler) dispatch() {
 	}
 }
 
-// handOut asks for pieces while a node has nothing to do, and says which sessions have something to begin or to answer.
+// handOut asks for pieces while a node has nothing to do, and says which sessions have something to do then.
 func (s *Scheduler) handOut() (owners []Owner, boarded, more bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

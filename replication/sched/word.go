@@ -9,10 +9,10 @@ import (
 	"github.com/skepkv/skep/layout/twopointer"
 )
 
-// Claims without a call: an engine moves the compute pointer of a chain in a word (skep.ClaimWord), which is read before a
-// piece is handed out and holds the tail before the piece is queued. What happens to the word first, holds.
+// Claims without a call: an engine moves the compute pointer of a chain in a word (skep.ClaimWord), which is read
+// before a piece is handed out and holds the tail before the piece is queued. What happens to the word first, holds.
 
-// boardEvery is how often words are looked at while there are any: how long the misses of what was claimed take at most.
+// boardEvery is how often words are looked at while there are any: how late the misses of what was claimed may be.
 const boardEvery = 2 * time.Millisecond
 
 // board is this side of a chain's word.
@@ -26,9 +26,17 @@ type board struct {
 
 // Share has claims granted through word, too. Of a chain that has left the word is shut.
 //
-// Errors: Conflict where the chain has one.
+// Errors: Conflict where the chain has one, Unsupported of a chain longer than a word can say.
 func (c *Chain) Share(word *atomic.Uint64) error {
+	const op = "share claim word"
 	s := c.s
+	end := c.Blocks.To
+	if c.ByLayer {
+		end = c.Layers.To
+	}
+	if end > skep.MaxClaimWord {
+		return &skep.Error{Op: op, Kind: skep.Unsupported, Field: "end of the chain", Value: end, Limit: skep.MaxClaimWord}
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch {
@@ -36,7 +44,7 @@ func (c *Chain) Share(word *atomic.Uint64) error {
 		word.Store(uint64(skep.ClaimWordOf(0, 0, 0).Shut()))
 		return nil
 	case c.board != nil:
-		return &skep.Error{Op: "share claim word", Kind: skep.Conflict, Field: "word of the chain", Value: "one", Limit: "one a chain"}
+		return &skep.Error{Op: op, Kind: skep.Conflict, Field: "word of the chain", Value: "one", Limit: "one a chain"}
 	}
 	c.board = &board{at: word, from: -c.off * c.unit}
 	at, _ := s.two.Standing(c.slot)
@@ -57,8 +65,8 @@ func (c *Chain) word(at twopointer.Standing) skep.ClaimWord {
 	return w
 }
 
-// read takes in what the engine claimed by the word since. What another process wrote is believed only when an engine that
-// keeps to the rules can have written it.
+// read takes in what the engine claimed by the word since. What was written is believed only when an engine that keeps
+// to the rules can have written it.
 func (c *Chain) read() {
 	b := c.board
 	if b == nil || b.bad {
