@@ -296,7 +296,7 @@ func (s *server) listen() (out []listener, err error) {
 	for _, p := range s.c.ports() {
 		l, err := net.Listen("tcp", p.addr)
 		if err != nil {
-			return out, &skep.Error{Op: "serve", Kind: skep.Invalid, Field: p.name, Value: p.addr, Err: err}
+			return out, &skep.Error{Op: "settings", Kind: skep.Invalid, Field: p.name, Value: p.addr, Err: err}
 		}
 		secure := s.c.TLS.Cert != "" && !slices.Contains(s.c.TLS.Plain, p.name)
 		if host, _, _ := net.SplitHostPort(p.addr); !secure && !loopback(host) {
