@@ -224,7 +224,8 @@ func (c *Config) storeOptions() store.Options {
 		CacheBytes: int64(c.Store.DRAMBytes), IOBytes: int64(c.Store.IOBytes), LeasedBytes: int64(c.Store.LeasedBytes),
 		PinnedBytes: int64(c.Store.PinnedBytes), TenantNamespaces: c.Store.TenantNamespaces, Policy: c.Store.Policy, TenantBytes: c.shares(),
 		WriteBudget: int64(c.Store.WriteBudget),
-		Device:      device.Options{Backend: c.Store.Backend},
+		ScrubRate:   int64(c.Store.ScrubRate), BackgroundRate: int64(c.Store.BackgroundRate),
+		Device: device.Options{Backend: c.Store.Backend},
 	}
 	so.Admin = runtime.GOOS != "windows" // skep top and its like look in through it
 	if so.CacheBytes == 0 {
