@@ -22,7 +22,7 @@ import (
 type RepairResult struct {
 	Epoch   uint32         `json:"epoch"`   // of the map that the asked node had
 	Missing int64          `json:"missing"` // copies that their nodes have not yet, as far as is known
-	Staying int64          `json:"staying"` // blocks of nodes that are out which no repair moves: removing those loses them
+	Staying int64          `json:"staying"` // blocks of nodes that are out, which no repair moves
 	Nodes   []RepairedNode `json:"nodes"`   // of the map
 }
 
