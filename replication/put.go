@@ -92,9 +92,9 @@ type run struct {
 }
 
 // Put implements skep.Putter. The runs that go to one node go there one after another, those of several nodes beside
-// one another. Blocks that stand alone go to each node in one call. A node that is away declines its blocks. Where it answered no more after it was asked, they are in
-// doubt: whole or absent. Of blocks with replicas all nodes are waited for, and a block that too few have is declined,
-// though it is found.
+// one another. Blocks that stand alone go to each node in one call. A node that is away declines its blocks. Where it
+// answered no more after it was asked, they are in doubt: whole or absent. Of blocks with replicas all nodes are waited
+// for, and a block that too few have is declined, though it is found.
 func (s many) Put(ctx context.Context, r *skep.PutRequest) ([]skep.PutResult, error) {
 	const op = "put"
 	if err := r.Validate(); err != nil {
