@@ -331,7 +331,8 @@ func TestKeysRotate(t *testing.T) {
 	o := small(tempRoot(t, "store"))
 	o.EncryptionKeys, o.CacheBytes = oneKey("t", 1), -1
 	told := make(chan string, 10)
-	o.Logger = slog.New(slog.NewTextHandler(writes(func(b []byte) { told <- string(b) }), &slog.HandlerOptions{Level: slog.LevelWarn}))
+	out := writes(func(b []byte) { told <- string(b) })
+	o.Logger = slog.New(slog.NewTextHandler(out, &slog.HandlerOptions{Level: slog.LevelWarn}))
 	s := openTest(t, o)
 	sc := openSpace(t, s, "keys", skep.Durable, 1, false)
 	older, newer := chainKeys(1, 4), chainKeys(2, 4)

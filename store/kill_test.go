@@ -109,7 +109,8 @@ func runChild() int {
 			all := eachKeys(round, n)
 			r := &skep.PutRequest{Scope: durable, Each: true}
 			for i, k := range all {
-				r.Blocks = append(r.Blocks, skep.Block{Key: k, Parts: []skep.Part{{Bytes: content(k, skep.PartKV, 1, childSize(i))}}})
+				part := skep.Part{Bytes: content(k, skep.PartKV, 1, childSize(i))}
+				r.Blocks = append(r.Blocks, skep.Block{Key: k, Parts: []skep.Part{part}})
 			}
 			fmt.Println("puteach", n, 0)
 			res, err := s.Put(ctx, r)

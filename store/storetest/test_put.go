@@ -135,7 +135,8 @@ func testPut(t *testing.T, open Open) {
 		r.Blocks[2].Parts[0].Bytes[7] ^= 1
 		res, err := e.st.Put(e.ctx, r)
 		require.NoError(e, err)
-		require.Equal(e, []skep.PutResult{{Outcome: skep.Committed}, {Outcome: skep.Exists}, {Outcome: skep.Exists, Differs: true}, {Outcome: skep.Committed}}, res)
+		require.Equal(e, []skep.PutResult{{Outcome: skep.Committed}, {Outcome: skep.Exists},
+			{Outcome: skep.Exists, Differs: true}, {Outcome: skep.Committed}}, res)
 		_, err = e.st.Delete(e.ctx, c.scope, c.keys[1:2])
 		require.NoError(e, err)
 		got := e.runs(&skep.RunsRequest{Scope: c.scope, Runs: [][]skep.Key{c.keys[:1], c.keys[1:2], c.keys[2:3], c.keys[3:]}})
