@@ -2,6 +2,8 @@ package replication
 
 import (
 	"context"
+	"errors"
+	"slices"
 	"sync"
 	"time"
 
@@ -107,9 +109,57 @@ func (l *load) look() {
 	x.st.start(l.leave)
 }
 
+// memoryWriter is a node whose server writes to memory of the caller's by itself.
+type memoryWriter interface {
+	Shares(p []byte) bool
+	InDoubt(p []byte) bool // it may do so although it was given up
+}
+
+// destinations are where a restore's blocks go.
+func destinations(r *skep.RestoreRequest) (all [][]byte) {
+	for i := range r.Chains {
+		d := &r.Chains[i].Dest
+		if d.Memory != nil {
+			all = append(all, d.Memory)
+		}
+		if d.Paged != nil {
+			for _, p := range d.Paged.Planes {
+				all = append(all, p[:]...)
+			}
+		}
+	}
+	return all
+}
+
+// lends says whether the node may write to destinations by itself. A call that is given up leaves these in doubt then, and
+// no other node could write there: it is waited for, as long as the client's timeouts say.
+func (n *node) lends(r *skep.RestoreRequest) bool {
+	w, ok := skep.As[memoryWriter](n.st)
+	return ok && slices.ContainsFunc(destinations(r), func(p []byte) bool { return len(p) > 0 && w.Shares(p) })
+}
+
+// standing is NotReleased while the node may write to the destinations of a load that has ended.
+func (l *load) standing(ctx context.Context, op string) error {
+	if l.ses != nil {
+		if err := l.ses.Close(ctx); skep.KindOf(err) == skep.NotReleased {
+			return &skep.Error{Op: op, Kind: skep.NotReleased, Err: err}
+		}
+		return nil
+	}
+	w, ok := skep.As[memoryWriter](l.node.st)
+	if ok && !slices.ContainsFunc(destinations(l.request), func(p []byte) bool { return len(p) > 0 && w.InDoubt(p) }) {
+		return nil
+	}
+	return &skep.Error{Op: op, Kind: skep.NotReleased, Err: l.node.missing(op, errDoubt)}
+}
+
+var errDoubt = errors.New("it may still write")
+
 // leave ends the load where it can be ended without the node, else with it.
 func (l *load) leave() {
-	l.cancel() // where it has not begun, it does not begin
+	if !l.lent {
+		l.cancel() // where it has not begun, it does not begin
+	}
 	select {
 	case <-l.begun:
 	case <-l.x.st.ctx.Done():

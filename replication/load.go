@@ -15,14 +15,16 @@ import (
 // load is one session on a node.
 type load struct {
 	*work
-	x      *session
-	cancel context.CancelFunc // of its beginning
-	begun  chan struct{}      // closed when ses is there, or will not be
-	ses    skep.Session
-	left   map[place]struct{} // chunks not answered
-	failed map[place]error    // those that another node is asked for when this one is done with
-	done   chan struct{}      // closed when all is answered, and nothing is written any more
-	watch                     // of nodes that are late; x.mu guards it
+	x       *session
+	cancel  context.CancelFunc // of its beginning
+	request *skep.RestoreRequest
+	lent    bool          // its server may write to the destinations by itself
+	begun   chan struct{} // closed when ses is there, or will not be
+	ses     skep.Session
+	left    map[place]struct{} // chunks not answered
+	failed  map[place]error    // those that another node is asked for when this one is done with
+	done    chan struct{}      // closed when all is answered, and nothing is written any more
+	watch                      // of nodes that are late; x.mu guards it
 }
 
 type place struct {
@@ -49,9 +51,10 @@ func (x *session) load(w *work) {
 	x.loads[l] = struct{}{}
 	x.active[w.node.i]++
 	x.lent += w.bytes
-	request := w.request(x.sums, 0)
+	l.request = w.request(x.sums, 0)
+	l.lent = w.node.lends(l.request)
 	l.watched()
-	go l.run(ctx, request)
+	go l.run(ctx, l.request)
 }
 
 // leased says whether the node has promised all of it.
@@ -96,6 +99,9 @@ func (l *load) end(why error, quiet bool) {
 		}
 	}
 	delete(x.loads, l)
+	if !quiet || skep.KindOf(why) == skep.NotReleased {
+		x.doubted = append(x.doubted, l)
+	}
 	x.active[l.node.i]--
 	close(l.done)
 	x.schedule()
@@ -168,6 +174,8 @@ func (l *load) why(ctx context.Context, err error) error {
 	switch {
 	case leaving && !stopped && skep.KindOf(err) != skep.NotReleased:
 		return l.late()
+	case skep.KindOf(err) == skep.NotReleased: // so that nobody takes the memory for free
+		return err
 	case stopped || ctx.Err() != nil:
 		return &skep.Error{Op: "restore", Kind: skep.Stopped}
 	case err == nil || errors.Is(err, io.EOF):
@@ -235,6 +243,7 @@ func (l *load) stop(ctx context.Context, op string) error {
 		return &skep.Error{Op: op, Kind: skep.NotReleased, Err: ctx.Err()}
 	}
 	if l.ses == nil {
+		<-l.done // at once
 		return nil
 	}
 	if err := l.ses.Stop(ctx, -1); skep.KindOf(err) == skep.NotReleased || err != nil && ctx.Err() != nil {

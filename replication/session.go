@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"slices"
 	"sync"
 	"time"
 
@@ -32,17 +33,18 @@ type session struct {
 	window                  int64
 	held                    []span // leases of the session's own
 
-	mu     sync.Mutex // before Store.count.mu
-	chains []*chain
-	loads  map[*load]struct{}
-	active []int         // loads by node
-	retry  [][]*work     // by node, what another node of its group did not give
-	lent   int64         // bytes that are being loaded, or are the reader's, and count against the window
-	ready  []waiting     // chunks for the reader
-	left   int           // chunks not handed out
-	more   chan struct{} // one token: something changed
-	closed bool
-	over   bool // what was held has been given back
+	mu      sync.Mutex // before Store.count.mu
+	chains  []*chain
+	loads   map[*load]struct{}
+	doubted []*load       // that have ended while their node may have written yet
+	active  []int         // loads by node
+	retry   [][]*work     // by node, what another node of its group did not give
+	lent    int64         // bytes that are being loaded, or are the reader's, and count against the window
+	ready   []waiting     // chunks for the reader
+	left    int           // chunks not handed out
+	more    chan struct{} // one token: something changed
+	closed  bool
+	over    bool // what was held has been given back
 }
 
 // waiting is a chunk and what of the window it takes.
@@ -330,7 +332,25 @@ func (x *session) Stop(ctx context.Context, i int) error {
 	loads := x.loadsOf(i)
 	x.schedule()
 	x.mu.Unlock()
-	return stopAll(ctx, op, loads)
+	if err := stopAll(ctx, op, loads); err != nil {
+		return err
+	}
+	return x.standing(ctx, op, i)
+}
+
+// standing is NotReleased while a node may write to a chain's destinations whose load has ended otherwise than it should.
+func (x *session) standing(ctx context.Context, op string, i int) error {
+	x.mu.Lock()
+	list := slices.Clone(x.doubted)
+	x.mu.Unlock()
+	for _, l := range list {
+		if i == -1 || l.chain.number == i {
+			if err := l.standing(ctx, op); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
 }
 
 // loadsOf is what is being loaded of a chain; of all with -1. x.mu is held.
@@ -403,7 +423,7 @@ func (x *session) Close(ctx context.Context) error {
 	x.over = true
 	x.mu.Unlock()
 	if !first {
-		return nil
+		return x.standing(ctx, op, -1)
 	}
 	x.st.mu.Lock()
 	delete(x.st.sessions, x)
@@ -411,5 +431,5 @@ func (x *session) Close(ctx context.Context) error {
 	within, cancel := context.WithTimeout(context.WithoutCancel(ctx), giveBack)
 	defer cancel()
 	x.st.release(within, x.held)
-	return nil
+	return x.standing(ctx, op, -1)
 }
