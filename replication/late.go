@@ -131,8 +131,8 @@ func destinations(r *skep.RestoreRequest) (all [][]byte) {
 	return all
 }
 
-// lends says whether the node may write to destinations by itself. A call that is given up leaves these in doubt then, and
-// no other node could write there: it is waited for, as long as the client's timeouts say.
+// lends says whether the node may write to destinations by itself. A call that is given up leaves these in doubt then,
+// and no other node could write there: it is waited for, as long as the client's timeouts say.
 func (n *node) lends(r *skep.RestoreRequest) bool {
 	w, ok := skep.As[memoryWriter](n.st)
 	return ok && slices.ContainsFunc(destinations(r), func(p []byte) bool { return len(p) > 0 && w.Shares(p) })

@@ -258,7 +258,11 @@ func TestARunIsLoadedFromAnotherNode(t *testing.T) {
 				}
 				return nil
 			})
-			require.NoError(t, err)
+			if c.misses {
+				require.ErrorIs(t, err, skep.NotReleased)
+			} else {
+				require.NoError(t, err)
+			}
 			require.Len(t, seen, n)
 			require.Equal(t, c.misses, missed > 0, name)
 			w.mu.Lock()

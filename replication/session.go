@@ -338,7 +338,7 @@ func (x *session) Stop(ctx context.Context, i int) error {
 	return x.standing(ctx, op, i)
 }
 
-// standing is NotReleased while a node may write to a chain's destinations whose load has ended otherwise than it should.
+// standing is NotReleased while a node may write to a chain's destinations whose load has not ended as it should.
 func (x *session) standing(ctx context.Context, op string, i int) error {
 	x.mu.Lock()
 	list := slices.Clone(x.doubted)

@@ -307,8 +307,8 @@ func TestARestoreDoesNotWaitForANodeThatStalls(t *testing.T) {
 	}
 }
 
-// A node whose server writes to the caller's memory by itself, and that is late with its answer, is waited for until it has
-// begun: a call that is given up leaves that memory in doubt, and then no other node could write there.
+// A node whose server writes to the caller's memory by itself, and that is late with its answer, is waited for until it
+// has begun: a call that is given up leaves that memory in doubt, and then no other node could write there.
 func TestALateNodeThatWritesByItselfIsHeardOut(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -337,8 +337,8 @@ func TestALateNodeThatWritesByItselfIsHeardOut(t *testing.T) {
 	})
 }
 
-// A session whose restore was given up while a node's server may write to its destinations is not over: Stop and Close say
-// so, as long as it is so.
+// A session whose restore was given up while a node's server may write to its destinations is not over: Stop and Close
+// say so, as long as it is so.
 func TestMemoryInDoubtIsNotGivenBack(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
