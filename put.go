@@ -69,11 +69,14 @@ const (
 )
 
 // PutRequest puts whole blocks in one call: a run of successive blocks of a chain,
-// or independent blocks in an unchained namespace.
+// or independent blocks: the first ones of many chains, or those of an unchained namespace.
 type PutRequest struct {
 	Scope
 	Parent *Key // of the first block; nil when it is a chain's first, and in unchained namespaces
 	Depth  int  // of the first block: 0 for a chain's first
+	// Each says that every block is the first of a chain of its own: Parent and Depth are unset. In an unchained namespace
+	// blocks are that anyway.
+	Each bool
 	// Ancestors are the keys before Parent, the nearest last, as many as the caller knows and wants to say. A cluster needs
 	// them to place a block by the beginning of its group, where it has not seen the parent lately; other Stores do not
 	// look at them.
@@ -86,6 +89,28 @@ type PutRequest struct {
 	// Released is called once when Put has returned, or is about to return, NotReleased: then no
 	// drive reads the parts' bytes any more. It must not block.
 	Released func()
+}
+
+// Validate returns an Invalid error naming the first field that is outside its limits in any namespace.
+func (r *PutRequest) Validate() error {
+	const op = "put"
+	switch {
+	case len(r.Blocks) > MaxPutBlocks:
+		return Invalidf(op, "blocks", len(r.Blocks), fmt.Sprintf("at most %d", MaxPutBlocks))
+	case r.Ack != AckCommitted && r.Ack != AckAccepted:
+		return Invalidf(op, "ack", r.Ack, "committed or accepted")
+	case r.Each && (r.Parent != nil || r.Depth != 0):
+		return Invalidf(op, "parent and depth", "set", "unset where each block begins a chain")
+	}
+	return r.Scope.validate(op)
+}
+
+// Behind is the parent and the depth of block i.
+func (r *PutRequest) Behind(n *NamespaceSpec, i int) (parent *Key, depth int) {
+	if i == 0 || r.Each || !n.Chained {
+		return r.Parent, r.Depth
+	}
+	return &r.Blocks[i-1].Key, r.Depth + i
 }
 
 // Held takes NotReleased off an error of Put: held says that drives have the parts' bytes yet, and rest is

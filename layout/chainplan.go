@@ -219,6 +219,24 @@ func (p *ChainPlan) Chunk(i int) (block int, layers skep.Range) {
 	return p.Blocks.From + i%n, skep.Range{From: l, To: l + 1}
 }
 
+// DestOf is the part of the destination where blocks [from, to) go.
+func (p *ChainPlan) DestOf(from, to int) (d skep.Destination) {
+	from, to = from-p.Blocks.From, to-p.Blocks.From
+	switch {
+	case p.Dest.Paged != nil:
+		paged := *p.Dest.Paged
+		paged.Pages = paged.Pages[from:to]
+		d.Paged = &paged
+	case p.Dest.Memory != nil:
+		end := min(int64(to)*p.Dest.Stride, int64(len(p.Dest.Memory)))
+		d.Memory = p.Dest.Memory[int64(from)*p.Dest.Stride : end : end]
+		if d.Stride = p.Dest.Stride; p.Gaps {
+			d.Stride = 0 // what lies between two blocks is the Store's to fill, too
+		}
+	}
+	return d
+}
+
 // Number is the inverse of Chunk; false when the chain has no such chunk.
 func (p *ChainPlan) Number(block int, layers skep.Range) (int, bool) {
 	i := block - p.Blocks.From

@@ -109,7 +109,9 @@ func (l *load) look() {
 
 // leave ends the load where it can be ended without the node, else with it.
 func (l *load) leave() {
-	l.cancel() // where it has not begun, it does not begin
+	if !l.lent {
+		l.cancel() // where it has not begun, it does not begin
+	}
 	select {
 	case <-l.begun:
 	case <-l.x.st.ctx.Done():

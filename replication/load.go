@@ -10,19 +10,22 @@ import (
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/replication/copies"
+	"github.com/skepkv/skep/replication/lent"
 )
 
 // load is one session on a node.
 type load struct {
 	*work
-	x      *session
-	cancel context.CancelFunc // of its beginning
-	begun  chan struct{}      // closed when ses is there, or will not be
-	ses    skep.Session
-	left   map[place]struct{} // chunks not answered
-	failed map[place]error    // those that another node is asked for when this one is done with
-	done   chan struct{}      // closed when all is answered, and nothing is written any more
-	watch                     // of nodes that are late; x.mu guards it
+	x       *session
+	cancel  context.CancelFunc // of its beginning
+	request *skep.RestoreRequest
+	lent    bool          // its server may write to the destinations by itself
+	begun   chan struct{} // closed when ses is there, or will not be
+	ses     skep.Session
+	left    map[place]struct{} // chunks not answered
+	failed  map[place]error    // those that another node is asked for when this one is done with
+	done    chan struct{}      // closed when all is answered, and nothing is written any more
+	watch                      // of nodes that are late; x.mu guards it
 }
 
 type place struct {
@@ -52,9 +55,10 @@ func (x *session) load(w *work) {
 	if w.chain.plan != nil {
 		w.chain.plan.Begun(w.node.i, len(l.left))
 	}
-	request := w.request(x.sums, 0)
+	l.request = w.request(x.sums, 0)
+	l.lent = lent.Lends(w.node.st, l.request)
 	l.watched()
-	go l.run(ctx, request)
+	go l.run(ctx, l.request)
 }
 
 // leased says whether the node has promised all of it.
@@ -100,6 +104,9 @@ func (l *load) end(why error, quiet bool) {
 		}
 	}
 	delete(x.loads, l)
+	if !quiet || skep.KindOf(why) == skep.NotReleased {
+		x.doubts.Add(l.chain.number, l.node.st, l.ses, l.request)
+	}
 	x.active[l.node.i]--
 	if l.chain.plan != nil {
 		l.chain.plan.Ended(l.node.i)
@@ -182,6 +189,8 @@ func (l *load) why(ctx context.Context, err error) error {
 	switch {
 	case leaving && !stopped && skep.KindOf(err) != skep.NotReleased:
 		return l.late()
+	case skep.KindOf(err) == skep.NotReleased: // so that nobody takes the memory for free
+		return err
 	case stopped || ctx.Err() != nil:
 		return &skep.Error{Op: "restore", Kind: skep.Stopped}
 	case err == nil || errors.Is(err, io.EOF):
@@ -250,6 +259,7 @@ func (l *load) stop(ctx context.Context, op string) error {
 		return &skep.Error{Op: op, Kind: skep.NotReleased, Err: ctx.Err()}
 	}
 	if l.ses == nil {
+		<-l.done // at once
 		return nil
 	}
 	if err := l.ses.Stop(ctx, -1); skep.KindOf(err) == skep.NotReleased || err != nil && ctx.Err() != nil {

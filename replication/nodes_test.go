@@ -16,7 +16,9 @@ type fallible struct {
 	// gate, when set, is waited for before a restore begins; asked counts the blocks that were asked for.
 	gate     chan struct{}
 	asked    atomic.Int64
-	deaf     bool                      // the gate is waited for although the call has been given up
+	deaf     bool // the gate is waited for although the call has been given up
+	doubt    atomic.Bool
+	lends    bool                      // who gives a Restore up does not know whether it writes
 	told     chan struct{}             // when set, is waited for before events are told of
 	saw      func(skep.RestoreRequest) // is shown what was asked for
 	runs     atomic.Int64              // lookups of runs
@@ -193,6 +195,12 @@ func (f *fallible) Stats(ctx context.Context) (skep.Stats, error) {
 	return try(f, func() (skep.Stats, error) { return f.Store.Stats(ctx) })
 }
 
+// Shares says that the node's drives write to destinations by themselves.
+func (f *fallible) Shares([]byte) bool { return f.lends }
+
+// InDoubt says so of who does, while the test does.
+func (f *fallible) InDoubt([]byte) bool { return f.doubt.Load() }
+
 func (f *fallible) Restore(ctx context.Context, r *skep.RestoreRequest) (skep.Session, error) {
 	for i := range r.Chains {
 		blocks, _ := r.Chains[i].Blocks.In(len(r.Chains[i].Keys))
@@ -209,6 +217,10 @@ func (f *fallible) Restore(ctx context.Context, r *skep.RestoreRequest) (skep.Se
 		select {
 		case <-f.gate:
 		case <-given:
+			if f.lends {
+				f.doubt.Store(true)
+				return nil, &skep.Error{Op: "restore", Kind: skep.NotReleased, Err: ctx.Err()}
+			}
 			return nil, ctx.Err()
 		}
 	}

@@ -3,7 +3,6 @@ package replication
 import (
 	"context"
 	"errors"
-	"fmt"
 	"sync"
 	"sync/atomic"
 
@@ -84,28 +83,22 @@ func (s many) Want(ctx context.Context, r *skep.WantRequest) ([]skep.Want, error
 	return out, nil
 }
 
-// run is successive blocks of a put that go to one group.
+// run is successive blocks of a put that go to one group, or all blocks of one that go to one node, each by itself.
 type run struct {
-	from, to int
-	at       known.Place // of the first
-	node     *node
-	copy     int // which of the group's nodes it is; 0: the first
+	blocks []skep.Block
+	out    []*skep.PutResult // of that node's copies
+	at     known.Place       // of the first
+	node   *node
 }
 
 // Put implements skep.Putter. The runs that go to one node go there one after another, those of several nodes beside
-// one another. A node that is away declines its blocks. Where it answered no more after it was asked, they are in
-// doubt: whole or absent. Of blocks with replicas all nodes are waited for, and a block that too few have is declined,
-// though it is found.
+// one another. Blocks that stand alone go to each node in one call. A node that is away declines its blocks. Where it
+// answered no more after it was asked, they are in doubt: whole or absent. Of blocks with replicas all nodes are waited
+// for, and a block that too few have is declined, though it is found.
 func (s many) Put(ctx context.Context, r *skep.PutRequest) ([]skep.PutResult, error) {
 	const op = "put"
-	if len(r.Blocks) > skep.MaxPutBlocks {
-		return nil, skep.Invalidf(op, "blocks", len(r.Blocks), fmt.Sprintf("at most %d", skep.MaxPutBlocks))
-	}
-	if err := checks.Keys(op, 0, r.Scope); err != nil {
+	if err := r.Validate(); err != nil {
 		return nil, err
-	}
-	if r.Ack != skep.AckCommitted && r.Ack != skep.AckAccepted {
-		return nil, skep.Invalidf(op, "ack", r.Ack, "committed or accepted")
 	}
 	sp, err := s.enter(ctx, op, r.Namespace)
 	if err != nil {
@@ -122,13 +115,7 @@ func (s many) Put(ctx context.Context, r *skep.PutRequest) ([]skep.PutResult, er
 	for range s.copies(sp) - 1 {
 		p.of = append(p.of, make([]skep.PutResult, len(r.Blocks)))
 	}
-	of := make([][]run, len(s.nodes))
-	for _, x := range s.runs(sp, r) {
-		for k, at := range s.holders(sp, r.Salt, x.at.Anchor) {
-			x.node, x.copy = s.owner[at], k
-			of[x.node.i] = append(of[x.node.i], x)
-		}
-	}
+	of := p.runs()
 	within, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	var wait sync.WaitGroup
@@ -168,27 +155,37 @@ func (s many) Put(ctx context.Context, r *skep.PutRequest) ([]skep.PutResult, er
 	return p.out, s.supersede(ctx, sp, r, p.out)
 }
 
-// runs cuts a put where it goes on in another group, and remembers where its blocks go.
-func (s many) runs(sp *space, r *skep.PutRequest) (out []run) {
-	parent, depth := r.Parent, r.Depth
-	for i := range r.Blocks {
-		k := r.Blocks[i].Key
+// alone says that each block is placed by its own key.
+func (p *putting) alone() bool { return p.r.Each || p.sp.group == 1 }
+
+// runs says what goes to each node: a put is cut where it goes on in another group. It remembers where blocks go.
+func (p *putting) runs() [][]run {
+	of := make([][]run, len(p.s.nodes))
+	var last skep.Key
+	for i := range p.r.Blocks {
+		k := p.r.Blocks[i].Key
 		var before []skep.Key // the others' parents are known
 		if i == 0 {
-			before = r.Ancestors
+			before = p.r.Ancestors
 		}
-		e := s.known.Where(sp.group, r.Scope, k, depth, parent, before)
-		if sp.Chained {
-			s.known.Put(r.Scope, k, e)
-			parent, depth = &r.Blocks[i].Key, depth+1
+		parent, depth := p.r.Behind(&p.sp.NamespaceSpec, i)
+		e := p.s.known.Where(p.sp.group, p.r.Scope, k, depth, parent, before)
+		if p.sp.Chained {
+			p.s.known.Put(p.r.Scope, k, e)
 		}
-		if n := len(out); n > 0 && sp.group > 1 && out[n-1].at.Anchor == e.Anchor {
-			out[n-1].to = i + 1
-			continue
+		for c, at := range p.s.holders(p.sp, p.r.Salt, e.Anchor) {
+			n := p.s.owner[at]
+			mine := of[n.i]
+			if len(mine) == 0 || !p.alone() && (i == 0 || e.Anchor != last) {
+				mine = append(mine, run{at: e, node: n})
+			}
+			x := &mine[len(mine)-1]
+			x.blocks, x.out = append(x.blocks, p.r.Blocks[i]), append(x.out, &p.of[c][i])
+			of[n.i] = mine
 		}
-		out = append(out, run{from: i, to: i + 1, at: e})
+		last = e.Anchor
 	}
-	return out
+	return of
 }
 
 // putting is one Put.
@@ -241,7 +238,8 @@ func (p *putting) release() {
 // put carries out one run.
 func (p *putting) put(ctx context.Context, x run) error {
 	const op = "put"
-	q := &skep.PutRequest{Blocks: p.r.Blocks[x.from:x.to], Ack: p.r.Ack, Exposed: p.r.Exposed, Released: p.release}
+	q := &skep.PutRequest{Blocks: x.blocks, Ack: p.r.Ack, Exposed: p.r.Exposed, Released: p.release}
+	q.Each = p.sp.Chained && p.alone()
 	q.Depth = x.at.Depth - x.at.Base
 	if q.Depth > 0 {
 		q.Parent = &x.at.Parent
@@ -268,7 +266,9 @@ func (p *putting) put(ctx context.Context, x run) error {
 			if list == nil && len(q.Blocks) > 0 { // it holds the memory and says no more
 				rest = &skep.Error{Op: op, Kind: skep.Unavailable, Field: "answer", Value: "none", Limit: "in time"}
 			}
-			copy(p.of[x.copy][x.from:x.to], list)
+			for i := range min(len(list), len(x.out)) {
+				*x.out[i] = list[i]
+			}
 		}
 		return rest
 	})
@@ -295,8 +295,8 @@ func (p *putting) continues(ctx context.Context, x run, q *skep.PutRequest) (boo
 }
 
 func (p *putting) declined(x run, why skep.Kind) {
-	for i := x.from; i < x.to; i++ {
-		p.of[x.copy][i] = skep.PutResult{Outcome: skep.Declined, Reason: why}
+	for _, out := range x.out {
+		*out = skep.PutResult{Outcome: skep.Declined, Reason: why}
 	}
 }
 

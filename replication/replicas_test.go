@@ -114,6 +114,59 @@ func TestANodeThatIsDownUnderReplicas(t *testing.T) {
 	}
 }
 
+// Chains of one block go to each node in one put. Each is on its own two nodes, and where one of them is down a durable
+// one is declined by itself.
+func TestChainsOfOneGoToEachNodeInOnePut(t *testing.T) {
+	t.Parallel()
+	const n = 64
+	for _, class := range []skep.Class{skep.Durable, skep.Cache} {
+		r := clusterOf(t, twice(3, 4), class)
+		of := func(keys []skep.Key) []skep.PutResult {
+			q := r.request(keys, 0, n)
+			q.Each = true
+			out, err := r.Put(t.Context(), q)
+			require.NoError(t, err)
+			require.Len(t, out, n)
+			return out
+		}
+		runs := func(keys []skep.Key) (q *skep.RunsRequest) {
+			q = &skep.RunsRequest{Scope: r.scope(), Lease: skep.NoLease}
+			for i := range keys {
+				q.Runs = append(q.Runs, keys[i:i+1])
+			}
+			return q
+		}
+		keys, other := chainOf(1, n), chainOf(2, n)
+		for _, x := range of(keys) {
+			require.Equal(t, skep.PutResult{Outcome: skep.Committed}, x)
+		}
+		for k, x := range r.nodes {
+			require.EqualValues(t, 1, x.arrived.Load(), "puts of node %d", k)
+			list, err := x.Store.Want(t.Context(), &skep.WantRequest{Scope: skep.Scope{Namespace: 1}, Keys: keys})
+			require.NoError(t, err)
+			for i := range keys {
+				require.Equal(t, r.has(k, keys[i:i+1], 0), list[i].Outcome == skep.Exists, "block %d on node %d", i, k)
+			}
+		}
+		for _, x := range of(keys) {
+			require.Equal(t, skep.PutResult{Outcome: skep.Exists}, x)
+		}
+		r.nodes[1].down.Store(true)
+		for i, x := range of(other) {
+			if class == skep.Durable && r.has(1, other[i:i+1], 0) {
+				require.Equal(t, skep.PutResult{Reason: skep.Unavailable}, x, "block %d", i)
+			} else {
+				require.Equal(t, skep.PutResult{Outcome: skep.Committed}, x, "block %d", i)
+			}
+		}
+		found, err := r.LookupRuns(t.Context(), runs(other))
+		require.NoError(t, err)
+		for i, x := range found.Runs {
+			require.Equal(t, 1, x.Blocks, "block %d is on a node that is up", i)
+		}
+	}
+}
+
 // A lookup asks each node for its half, and the other one for what a node has lost.
 func TestWhatOneNodeLacksAnotherHas(t *testing.T) {
 	t.Parallel()
@@ -205,7 +258,11 @@ func TestARunIsLoadedFromAnotherNode(t *testing.T) {
 				}
 				return nil
 			})
-			require.NoError(t, err)
+			if c.misses {
+				require.ErrorIs(t, err, skep.NotReleased)
+			} else {
+				require.NoError(t, err)
+			}
 			require.Len(t, seen, n)
 			require.Equal(t, c.misses, missed > 0, name)
 			w.mu.Lock()

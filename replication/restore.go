@@ -414,7 +414,7 @@ func (w *work) request(sums bool, id skep.NamespaceID) *skep.RestoreRequest {
 		q := skep.Chain{
 			Scope: skep.Scope{Namespace: id, Salt: c.Salt}, Keys: c.Keys[p.head:p.to], Blocks: skep.Only(p.from-p.head, p.to-p.head),
 			Part: c.Part, Direction: skep.HeadFirst, Heads: c.Heads, Lease: p.lease, Deadline: c.Deadline, Priority: c.Priority,
-			Dest: c.dest(p.from, p.to),
+			Dest: c.DestOf(p.from, p.to),
 		}
 		if c.Structured {
 			q.Layers = p.layers.Subset()
@@ -425,22 +425,4 @@ func (w *work) request(sums bool, id skep.NamespaceID) *skep.RestoreRequest {
 		r.Chains = append(r.Chains, q)
 	}
 	return r
-}
-
-// dest is the part of the destination where blocks [from, to) go.
-func (c *chain) dest(from, to int) (d skep.Destination) {
-	from, to = from-c.Blocks.From, to-c.Blocks.From
-	switch {
-	case c.Dest.Paged != nil:
-		p := *c.Dest.Paged
-		p.Pages = p.Pages[from:to]
-		d.Paged = &p
-	case c.Dest.Memory != nil:
-		end := min(int64(to)*c.Dest.Stride, int64(len(c.Dest.Memory)))
-		d.Memory = c.Dest.Memory[int64(from)*c.Dest.Stride : end : end]
-		if d.Stride = c.Dest.Stride; c.Gaps {
-			d.Stride = 0 // what lies between two blocks is the node's to fill, too
-		}
-	}
-	return d
 }

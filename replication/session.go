@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/replication/lent"
 	"github.com/skepkv/skep/replication/units"
 )
 
@@ -34,6 +35,7 @@ type session struct {
 	mu     sync.Mutex // before Store.count.mu
 	chains []*chain
 	loads  map[*load]struct{}
+	doubts lent.Doubts   // loads that have ended while their node may have written yet
 	active []int         // loads by node
 	retry  [][]*work     // by node, what another node of its group did not give
 	lent   int64         // bytes that are being loaded, or are the reader's, and count against the window
@@ -337,7 +339,10 @@ func (x *session) Stop(ctx context.Context, i int) error {
 	loads := x.loadsOf(i)
 	x.schedule()
 	x.mu.Unlock()
-	return stopAll(ctx, op, loads)
+	if err := stopAll(ctx, op, loads); err != nil {
+		return err
+	}
+	return x.doubts.Standing(ctx, op, i)
 }
 
 // loadsOf is what is being loaded of a chain; of all with -1. x.mu is held.
@@ -411,7 +416,7 @@ func (x *session) Close(ctx context.Context) error {
 	x.over = true
 	x.mu.Unlock()
 	if !first {
-		return nil
+		return x.doubts.Standing(ctx, op, -1)
 	}
 	x.st.mu.Lock()
 	delete(x.st.sessions, x)
@@ -419,5 +424,5 @@ func (x *session) Close(ctx context.Context) error {
 	within, cancel := context.WithTimeout(context.WithoutCancel(ctx), giveBack)
 	defer cancel()
 	x.st.release(within, x.held)
-	return nil
+	return x.doubts.Standing(ctx, op, -1)
 }

@@ -307,6 +307,57 @@ func TestARestoreDoesNotWaitForANodeThatStalls(t *testing.T) {
 	}
 }
 
+// A node whose server writes to the caller's memory by itself, and that is late with its answer, is waited for until it
+// has begun: a call that is given up leaves that memory in doubt, and then no other node could write there.
+func TestALateNodeThatWritesByItselfIsHeardOut(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		const n = 4000
+		r, keys := slowly(t, n)
+		for range 10 {
+			for i, err := range r.restore(keys, 0) {
+				require.NoError(t, err, "block %d", i)
+			}
+		}
+		gate := make(chan struct{})
+		for _, x := range r.nodes {
+			x.lends = true
+		}
+		r.nodes[1].gate = gate
+		time.AfterFunc(300*ms, func() { close(gate) })
+		mem := make([]byte, n*300)
+		chain := skep.Chain{Scope: r.scope(), Keys: keys, Dest: skep.Destination{Memory: mem, Stride: 300}}
+		err := skep.Load(t.Context(), r.Store, &skep.RestoreRequest{Chains: []skep.Chain{chain}}, func(ch *skep.Chunk) error {
+			return ch.Err
+		})
+		require.NoError(t, err)
+		for i, k := range keys {
+			require.Equal(t, payload(k), mem[300*i:300*i+300], "block %d", i)
+		}
+	})
+}
+
+// A session whose restore was given up while a node's server may write to its destinations is not over: Stop and Close
+// say so, as long as it is so.
+func TestMemoryInDoubtIsNotGivenBack(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		const n = 400
+		r, keys := slowly(t, n)
+		gate := make(chan struct{})
+		defer close(gate)
+		r.nodes[1].gate, r.nodes[1].lends = gate, true
+		chain := skep.Chain{Scope: r.scope(), Keys: keys, Dest: skep.Destination{Memory: make([]byte, n*300), Stride: 300}}
+		ses, err := r.Store.Restore(t.Context(), &skep.RestoreRequest{Chains: []skep.Chain{chain}})
+		require.NoError(t, err)
+		synctest.Wait() // node 1 is asked, and does not answer
+		require.ErrorIs(t, ses.Stop(t.Context(), 0), skep.NotReleased)
+		require.ErrorIs(t, ses.Close(t.Context()), skep.NotReleased)
+		r.nodes[1].doubt.Store(false) // it has ended
+		require.NoError(t, ses.Close(t.Context()))
+	})
+}
+
 // steady is how a node restores that takes some time for each chunk.
 type steady struct {
 	skep.Session

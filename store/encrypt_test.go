@@ -330,6 +330,9 @@ func TestKeysRotate(t *testing.T) {
 	t.Parallel()
 	o := small(tempRoot(t, "store"))
 	o.EncryptionKeys, o.CacheBytes = oneKey("t", 1), -1
+	told := make(chan string, 10)
+	out := writes(func(b []byte) { told <- string(b) })
+	o.Logger = slog.New(slog.NewTextHandler(out, &slog.HandlerOptions{Level: slog.LevelWarn}))
 	s := openTest(t, o)
 	sc := openSpace(t, s, "keys", skep.Durable, 1, false)
 	older, newer := chainKeys(1, 4), chainKeys(2, 4)
@@ -343,13 +346,25 @@ func TestKeysRotate(t *testing.T) {
 	require.Equal(t, map[string]int{key(1).ID(): 4, key(2).ID(): 4}, byKey)
 	requireChain(t, s, sc, older, 6000)
 	requireChain(t, s, sc, newer, 6000)
+	require.Empty(t, told)
 	require.NoError(t, s.SetEncryptionKeys(oneKey("t", 2)))
+	require.Contains(t, <-told, key(1).ID(), "blocks need it")
+	require.NoError(t, s.SetEncryptionKeys(oneKey("t", 2)))
+	require.Empty(t, told, "once")
 	n, why := requireRight(t, s, sc, append(older, newer...), 6000)
 	require.Equal(t, 4, n)
 	require.Equal(t, map[skep.Kind]int{skep.Denied: 4}, why)
 	requireKind(t, skep.Invalid, s.SetEncryptionKeys(oneKey("u", 1)))
 	putRun(t, s, sc, older, 6000) // again, with the new key
 	requireChain(t, s, sc, older, 6000)
+}
+
+// writes is a Writer of a function.
+type writes func(b []byte)
+
+func (w writes) Write(b []byte) (int, error) {
+	w(b)
+	return len(b), nil
 }
 
 // Who changes a tag, a nonce, an encrypted checksum or the ciphertext of a record and mends

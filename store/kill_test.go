@@ -9,6 +9,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"os/exec"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -48,6 +49,9 @@ func childSize(i int) int { return 3000 + 4001*(i%9) }
 func roundKeys(round, chain int) []skep.Key {
 	return chainKeys(1_000_000*(round+1)+chain, childChain)
 }
+
+// eachKeys are of chains of one block.
+func eachKeys(round, n int) []skep.Key { return roundKeys(round+5000, n) }
 
 // runChild puts under load until it is killed, and says what was acknowledged: before
 // a line of put is written nothing of it is begun, and after one of ack it is done.
@@ -100,6 +104,27 @@ func runChild() int {
 			}
 		}
 	}()
+	go func() { // chains of one block, many in a put
+		for n := 0; ; n++ {
+			all := eachKeys(round, n)
+			r := &skep.PutRequest{Scope: durable, Each: true}
+			for i, k := range all {
+				part := skep.Part{Bytes: content(k, skep.PartKV, 1, childSize(i))}
+				r.Blocks = append(r.Blocks, skep.Block{Key: k, Parts: []skep.Part{part}})
+			}
+			fmt.Println("puteach", n, 0)
+			res, err := s.Put(ctx, r)
+			fail(err)
+			if !slices.ContainsFunc(res, func(r skep.PutResult) bool { return r.Outcome != skep.Committed }) {
+				fmt.Println("each", n, 0)
+			}
+			if n > 0 { // make room
+				fmt.Println("puteach", n-1, 0)
+				_, err := s.Delete(ctx, durable, eachKeys(round, n-1))
+				fail(err)
+			}
+		}
+	}()
 	for n := 0; ; n++ {
 		all := roundKeys(round, n)
 		fmt.Println("begin", n)
@@ -134,8 +159,9 @@ type childLog struct {
 	deleting map[int]int // chain: from which block on its end is in doubt
 	deleted  map[int]int // chain: from which block on it is gone
 	begun    map[int]bool
-	acked    map[int]int // key: version
-	begunAt  map[int]int // key: highest version begun
+	acked    map[int]int  // key: version
+	begunAt  map[int]int  // key: highest version begun
+	each     map[int]bool // put of chains of one block: all are acknowledged, or in doubt
 	lines    int
 	errors   []string
 }
@@ -162,6 +188,8 @@ func (l *childLog) add(line string) {
 		l.deleted[a] = b
 	case word == "put":
 		l.begunAt[a] = b
+	case word == "puteach" || word == "each":
+		l.each[a] = word == "each"
 	case word == "ack":
 		l.acked[a] = b
 	}
@@ -192,7 +220,7 @@ func TestKill(t *testing.T) {
 
 // killOne runs a child and kills it, or has it find no more of something.
 func killOne(t *testing.T, rng *rand.Rand, dir, backend, end string, round int) *childLog {
-	l := &childLog{chains: map[int]int{}, deleting: map[int]int{}, deleted: map[int]int{}, begun: map[int]bool{}, acked: map[int]int{}, begunAt: map[int]int{}}
+	l := &childLog{chains: map[int]int{}, deleting: map[int]int{}, deleted: map[int]int{}, begun: map[int]bool{}, acked: map[int]int{}, begunAt: map[int]int{}, each: map[int]bool{}}
 	ctx := testContext(t)
 	cmd := exec.CommandContext(ctx, os.Args[0], "-test.run=^$")
 	cmd.Env = append(os.Environ(), childDir+"="+dir, childBackend+"="+backend, childRound+"="+strconv.Itoa(round), childEnd+"="+end)
@@ -283,6 +311,17 @@ func checkKilled(t *testing.T, dir, backend string, round int, l *childLog, last
 			}
 			if g.err == nil {
 				require.True(t, string(content(all[i], skep.PartKV, 1, childSize(i))) == string(g.data), "bytes of %s", what)
+			}
+		}
+	}
+	for n, acked := range l.each {
+		for i, k := range eachKeys(round, n) {
+			list, err := fetch(ctx, s, skep.Chain{Scope: durable, Keys: []skep.Key{k}})
+			require.NoError(t, err)
+			require.True(t, !acked || list[0].err == nil, "round %d, put %d, chain %d of one: %v", round, n, i, list[0].err)
+			if list[0].err == nil {
+				require.True(t, string(content(k, skep.PartKV, 1, childSize(i))) == string(list[0].data), "round %d, put %d, chain %d of one", round, n, i)
+				checked++
 			}
 		}
 	}

@@ -23,7 +23,7 @@ func (s *Store) Put(ctx context.Context, r *skep.PutRequest) (results []skep.Put
 		}
 		defer func() { sp.Over(len(r.Blocks), len(results), bytes, err) }()
 	}
-	if err := ingest.CheckPut(r); err != nil {
+	if err := r.Validate(); err != nil {
 		return nil, err
 	}
 	if err := s.gate.EnterWrite(ctx, "put"); err != nil {

@@ -79,6 +79,8 @@ func everyFrame(ch skep.Chain, lease skep.LeaseID) map[frames.Type]struct {
 				Sum: frames.SumXXH3,
 				Check: link.SumOver(frames.SumXXH3, make([]byte,
 					blockSize))}}}}}, string(make([]byte, blockSize)), auth.Write},
+		frames.TypePutEach: {&frames.PutRequest{Scope: sc, Blocks: []frames.PutBlock{{Key: key, Parts: []frames.PutPart{{Name: "kv", Size: 1,
+			Sum: frames.SumXXH3, Check: link.SumOver(frames.SumXXH3, []byte{0})}}}}}, "\x00", auth.Write},
 		frames.TypeBegin: {&frames.BeginRequest{BeginRequest: skep.BeginRequest{Scope: sc, Key: key,
 			Parent: &ch.Keys[0], Depth: 1, Manifest: skep.Manifest{{Name: "kv", Size: blockSize}}}}, "", auth.Write},
 		frames.TypeWrite: {&frames.WriteRequest{Writer: 1, Part: "kv", Sum: frames.SumXXH3,

@@ -51,6 +51,9 @@ func (c *Client) SharedFile(p []byte) (fd int, offset int64, ok bool) {
 // Shares says whether the server maps what p lies in: memory of Alloc, or of Attach as long as it is attached.
 func (c *Client) Shares(p []byte) bool { return c.shared != nil && c.shared.reaches(p) }
 
+// InDoubt says whether a server that gave no answer in time, or that is cut off and may run yet, may write to p.
+func (c *Client) InDoubt(p []byte) bool { return c.shared.inDoubt([][]byte{p}) }
+
 // Withheld is how many bytes of the shared memory were given back and are not lent again, as a server may use them yet:
 // one that this client was cut off from until it takes the memory anew, one that has ended for shm.LastReads more.
 func (c *Client) Withheld() int64 {

@@ -225,7 +225,7 @@ func (c *Client) Close() error {
 		select {
 		case <-x.stopped:
 		case <-late:
-			late = closed
+			late = time.After(0)
 		}
 		x.end(errClosed)
 	}
@@ -239,12 +239,6 @@ func (c *Client) Close() error {
 // leaving is how long Close waits for the server to close. A server that is busier keeps the
 // leases of a client that is gone until they run out.
 const leaving = time.Second
-
-var closed = func() <-chan time.Time {
-	c := make(chan time.Time)
-	close(c)
-	return c
-}()
 
 var errClosed = &skep.Error{Op: "client", Kind: skep.Closed}
 

@@ -42,10 +42,7 @@ func (c *Client) put(ctx context.Context, r *skep.PutRequest) ([]skep.PutResult,
 	if ctx.Err() != nil {
 		return nil, link.Ended(op, ctx)
 	}
-	if len(r.Blocks) > skep.MaxPutBlocks {
-		return nil, skep.Invalidf(op, "blocks", len(r.Blocks), fmt.Sprintf("at most %d", skep.MaxPutBlocks))
-	}
-	if err := checkKeys(op, nil, r.Salt); err != nil {
+	if err := r.Validate(); err != nil {
 		return nil, err
 	}
 	x, err := c.pick(ctx)
@@ -74,7 +71,7 @@ func (c *Client) put(ctx context.Context, r *skep.PutRequest) ([]skep.PutResult,
 			return nil, err
 		}
 	}
-	return c.putRuns(ctx, r, &n, runs)
+	return c.putRuns(ctx, r, &n, runs, together)
 }
 
 // putRefused is the answer when nothing was begun.
@@ -98,9 +95,7 @@ type run struct {
 // split cuts a request into runs.
 func (c *Client) split(r *skep.PutRequest, payload int64, body int) ([]run, error) {
 	var out []run
-	cur := run{}
-	var bytes int64
-	length := 0
+	cur, bytes, length := run{}, int64(0), 1<<10
 	cutHere := func(i int) {
 		if i > cur.From {
 			cur.To = i
@@ -108,7 +103,6 @@ func (c *Client) split(r *skep.PutRequest, payload int64, body int) ([]run, erro
 		}
 		cur, bytes, length = run{Range: skep.Range{From: i, To: i}}, 0, 1<<10
 	}
-	length = 1 << 10
 	for i := range r.Blocks {
 		b := &r.Blocks[i]
 		if len(b.Parts) > skep.MaxParts {
@@ -125,9 +119,8 @@ func (c *Client) split(r *skep.PutRequest, payload int64, body int) ([]run, erro
 		}
 		if size > payload {
 			cutHere(i)
-			cur.large, cur.To = true, i+1
-			out = append(out, cur)
-			cur, bytes, length = run{Range: skep.Range{From: i + 1, To: i + 1}}, 0, 1<<10
+			cur.large = true
+			cutHere(i + 1)
 			continue
 		}
 		if bytes+size > payload || length+fields > body {
@@ -164,29 +157,22 @@ func checkBlock(op string, n *skep.NamespaceSpec, r *skep.PutRequest, i int) err
 			return skep.Invalidf(op, "size of part kv", m[j].Size, want)
 		}
 	}
-	parent, depth := follow(n, r, i)
+	parent, depth := r.Behind(n, i)
 	return skep.ValidateBlock(op, n, depth, b.ValidTokens, b.Key, parent, b.Name, m)
 }
 
-// follow is the parent and depth of block i of a put.
-func follow(n *skep.NamespaceSpec, r *skep.PutRequest, i int) (*skep.Key, int) {
-	if i == 0 || !n.Chained {
-		return r.Parent, r.Depth
-	}
-	return &r.Blocks[i-1].Key, r.Depth + i
-}
+// together is how many runs of one put are under way at once, and alone how many chains of one where the server takes
+// them one by one.
+const together, alone = 4, 64
 
-// together is how many runs of one put are under way at once.
-const together = 4
-
-func (c *Client) putRuns(ctx context.Context, r *skep.PutRequest, n *skep.NamespaceInfo, runs []run) ([]skep.PutResult, error) {
+func (c *Client) putRuns(ctx context.Context, r *skep.PutRequest, n *skep.NamespaceInfo, runs []run, most int) ([]skep.PutResult, error) {
 	out := make([]skep.PutResult, len(r.Blocks))
 	var next atomic.Int64
 	var wait sync.WaitGroup
 	var held atomic.Bool // whatever else is wrong, the server may still read the memory of one
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	for range min(together, len(runs)) {
+	for range min(most, len(runs)) {
 		wait.Go(func() {
 			for ctx.Err() == nil {
 				i := int(next.Add(1)) - 1
@@ -224,7 +210,7 @@ func (c *Client) putOne(ctx context.Context, r *skep.PutRequest, n *skep.Namespa
 		return c.putRun(ctx, r, x.Range, n)
 	}
 	b := &r.Blocks[x.From]
-	parent, depth := follow(&n.NamespaceSpec, r, x.From)
+	parent, depth := r.Behind(&n.NamespaceSpec, x.From)
 	req := &skep.BeginRequest{Scope: r.Scope, Parent: parent, Depth: depth, Key: b.Key, Name: b.Name,
 		ValidTokens: b.ValidTokens, Replaces: b.Replaces}
 	for _, p := range b.Parts {
@@ -253,7 +239,7 @@ func (c *Client) putRun(ctx context.Context, r *skep.PutRequest, x skep.Range, n
 	m := &frames.PutRequest{Scope: r.Scope, Parent: r.Parent, Depth: r.Depth, Ack: r.Ack,
 		Blocks: make([]frames.PutBlock, 0, x.Len())}
 	if n != nil {
-		m.Parent, m.Depth = follow(&n.NamespaceSpec, r, x.From)
+		m.Parent, m.Depth = r.Behind(&n.NamespaceSpec, x.From)
 	}
 	var payload net.Buffers
 	shared := c.sharedFor(ctx, r.Blocks[x.From:x.To])
@@ -276,11 +262,24 @@ func (c *Client) putRun(ctx context.Context, r *skep.PutRequest, x skep.Range, n
 	}
 	var res frames.PutResults
 	call := spec{t: frames.TypePut, op: "put", long: true, first: shared}
+	if r.Each && x.Len() > 1 {
+		call.t, call.needs = frames.TypePutEach, frames.FeatureEach
+	}
 	if shared {
 		call.lent = bytesOf(r.Blocks[x.From:x.To])
 	}
 	err := c.do(ctx, call, m, payload, &res)
 	switch {
+	case err != nil && call.needs != 0 && skep.KindOf(err) == skep.Unsupported:
+		var ones []run
+		for i := x.From; i < x.To; i++ {
+			ones = append(ones, run{Range: skep.Range{From: i, To: i + 1}})
+		}
+		list, err := c.putRuns(ctx, r, &skep.NamespaceInfo{}, ones, alone)
+		if err != nil {
+			return nil, err
+		}
+		return list[x.From:x.To], nil
 	case err != nil && skep.KindOf(err) == skep.Overloaded:
 		return c.putRefused(ctx, &skep.PutRequest{Blocks: r.Blocks[x.From:x.To]}, err)
 	case err != nil:

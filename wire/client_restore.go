@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"sync"
 	"time"
 
@@ -177,7 +178,7 @@ func (c *Client) pickFor(ctx context.Context, s *clientSession) (*clientConn, er
 
 // fill makes the request as it travels. Deadlines are told as what is left of them.
 func (s *clientSession) fill(m *frames.CostedRestoreRequest, x *clientConn) {
-	m.Chains, m.Compute = m.Chains[:0], m.Compute[:0]
+	m.Chains, m.Compute = slices.Grow(m.Chains[:0], len(s.chains)), m.Compute[:0]
 	m.Ring = s.c.shared != nil && s.c.shared.attachedTo(x) && s.c.shared.holds(s.chains)
 	for i, t := range s.chains {
 		if t.Compute != nil && x.hi.Features&frames.FeatureCompute != 0 {

@@ -30,6 +30,7 @@ var bodiesOf = map[frames.Type]func() frames.Message{
 	frames.TypeLookupRuns: func() frames.Message { return &frames.RunsRequest{} }, frames.TypeLookupRuns | frames.Answer: func() frames.Message { return &frames.RunsResult{} },
 	frames.TypeRenew: func() frames.Message { return &frames.Lease{} }, frames.TypeWant: func() frames.Message { return &frames.WantRequest{} },
 	frames.TypeWant | frames.Answer: func() frames.Message { return &frames.WantResult{} }, frames.TypePut: func() frames.Message { return &frames.PutRequest{} },
+	frames.TypePutEach:             func() frames.Message { return &frames.PutRequest{} },
 	frames.TypePut | frames.Answer: func() frames.Message { return &frames.PutResults{} }, frames.TypeBegin: func() frames.Message { return &frames.BeginRequest{} },
 	frames.TypeWrite: func() frames.Message { return &frames.WriteRequest{} }, frames.TypeCommit: func() frames.Message { return &frames.CommitRequest{} },
 	frames.TypeRestore: func() frames.Message { return &frames.RestoreRequest{} }, frames.TypeCredit: func() frames.Message { return &frames.Credit{} },

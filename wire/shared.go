@@ -299,17 +299,20 @@ func (s *clientSession) orphaned(op string) error {
 
 // standing is NotReleased while a server may write to the destinations.
 func (s *clientSession) standing(op string) error {
-	m := s.c.shared
-	if m == nil {
-		return nil
-	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.settleLocked()
-	if m.book.AnyTainted() && slices.ContainsFunc(m.spansLocked(s.destinations()), m.book.Tainted) {
+	if s.c.shared.inDoubt(s.destinations()) {
 		return notReleased(op)
 	}
 	return nil
+}
+
+func (s *sharedMemory) inDoubt(list [][]byte) bool {
+	if s == nil {
+		return false
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.settleLocked()
+	return s.book.AnyTainted() && slices.ContainsFunc(s.spansLocked(list), s.book.Tainted)
 }
 
 func (s *clientSession) destinations() (out [][]byte) {

@@ -134,6 +134,12 @@ func vectors() []vector {
 						Size: 4, Sum: frames.SumXXH3, Check: xxh3.HashString(payload[16:])}}}}}, payload,
 			map[string]any{"namespace": 3, "salt": "", "parent": hexOf(parent), "depth": 4, "ack": 1, "key": hexOf(k1), "valid": 7, "replaces": nil, "name": "block-1",
 				"parts": []any{[]any{"kv", 16, 2, fmt.Sprintf("%016x", xxh3.HashString(payload[:16])), false, 0}, []any{"state", 4, 2, fmt.Sprintf("%016x", xxh3.HashString(payload[16:])), false, 0}}}},
+		{"put-each", "Two blocks that each begin a chain; xxh3-64 of each.",
+			frames.Header{Type: frames.TypePutEach, Call: 6},
+			&frames.PutRequest{Scope: skep.Scope{Namespace: 3}, Blocks: []frames.PutBlock{
+				{Key: k1, Parts: []frames.PutPart{{Name: "kv", Size: 16, Sum: frames.SumXXH3, Check: xxh3.HashString(payload[:16])}}},
+				{Key: k2, Parts: []frames.PutPart{{Name: "kv", Size: 4, Sum: frames.SumXXH3, Check: xxh3.HashString(payload[16:])}}}}}, payload,
+			map[string]any{"namespace": 3, "salt": "", "ack": 0, "keys": []string{hexOf(k1), hexOf(k2)}, "sizes": []int{16, 4}}},
 		{"put-answer", "Accepted; then one that exists with other bytes; then one declined as full.",
 			frames.Header{Type: frames.TypePut | frames.Answer, Call: 6},
 			&frames.PutResults{List: []skep.PutResult{{Outcome: skep.Accepted}, {Outcome: skep.Exists, Differs: true},

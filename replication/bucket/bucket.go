@@ -41,13 +41,14 @@ type Object struct {
 const KeySize = 32
 
 // A space is where the objects of one namespace are: SPACE/b/ID has blocks, SPACE/d/ID says what of them was deleted,
-// SPACE/u/ID what was deleted of such as may come yet, SPACE/spec says whose they are.
+// SPACE/u/ID what was deleted of such as may come yet, SPACE/a/ID announces an object, SPACE/spec says whose they are.
 const (
-	blocksDir  = "/b/"
-	deletedDir = "/d/"
-	unsureDir  = "/u/"
-	specName   = "/spec"
-	spaceSize  = 32 // hexadecimal digits
+	announcedDir = "/a/" // before blocksDir in the order of names: see announcement
+	blocksDir    = "/b/"
+	deletedDir   = "/d/"
+	unsureDir    = "/u/"
+	specName     = "/spec"
+	spaceSize    = 32 // hexadecimal digits
 )
 
 // spaceOf is the name of a namespace's space. It tells nobody without the key of what it is.
@@ -87,7 +88,7 @@ func split(name string) (space, dir, id string, ok bool) {
 	if rest == specName {
 		return space, specName, "", true
 	}
-	for _, dir := range []string{blocksDir, deletedDir, unsureDir} {
+	for _, dir := range []string{announcedDir, blocksDir, deletedDir, unsureDir} {
 		if id, is := strings.CutPrefix(rest, dir); is && id != "" {
 			return space, dir, id, true
 		}

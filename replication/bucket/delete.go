@@ -3,7 +3,9 @@ package bucket
 import (
 	"context"
 	"errors"
+	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/skepkv/skep"
@@ -284,14 +286,31 @@ func (s *Store) clear(ctx context.Context, sp *space) error {
 // removeAll removes all objects of a space, but for what was deleted of such as may come yet; the caller passes.
 func (s *Store) removeAll(ctx context.Context, sp *space) error {
 	sp.forgetAll(time.Now())
-	var names []string
-	err := s.walk(ctx, sp.name+"/", func(o Object) {
-		if _, dir, _, ok := split(o.Name); ok && dir != specName && dir != unsureDir {
-			names = append(names, o.Name)
+	var names, said []string
+	for n := 1; ; n++ {
+		of, err := s.list(ctx, sp.name+"/")
+		if err != nil {
+			return err
 		}
-	})
-	if err != nil {
-		return err
+		l := of[sp.name]
+		if l == nil {
+			break
+		}
+		names, said = nil, slices.Collect(maps.Keys(l.announced))
+		for id := range l.objects {
+			names = append(names, sp.name+blocksDir+id)
+		}
+		for _, of := range l.deleted {
+			if strings.HasPrefix(of, deletedDir) {
+				names = append(names, sp.name+of)
+			}
+		}
+		if err = s.announced(ctx, sp, l, nil); err == nil {
+			break
+		}
+		if !errors.Is(err, errMoved) || n == mostListed {
+			return err
+		}
 	}
 	if err := s.remove(ctx, names); err != nil {
 		return err
@@ -299,6 +318,7 @@ func (s *Store) removeAll(ctx context.Context, sp *space) error {
 	if err := s.pay(ctx, sp); err != nil {
 		return err
 	}
+	s.withdraw(ctx, sp, said...) // what is deleted is all of it now
 	sp.cleared()
 	return nil
 }

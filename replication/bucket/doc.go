@@ -24,7 +24,7 @@
 // What is deleted. A deletion is answered once the bucket says so: of keys by an object that names them, of a
 // namespace and what is larger by removing its objects. What is on its way to the bucket or from it meanwhile does not
 // come back. An object whose call failed may come yet: nothing of it is found before a look at the bucket shows it, and
-// what is deleted meanwhile is said of it, too, in an object that stays for doubtFor. Such calls are not made again;
+// what is deleted meanwhile is said of it, too, in an object that stays for saidFor. Such calls are not made again;
 // where there are maxDoubts of them nothing is sent. Other calls are, mostRepeats times, and each is paid for.
 //
 // Where the bucket is away. Nothing of it is found, and the drives are served. A deletion takes what the drives have,
@@ -41,8 +41,16 @@
 // Many nodes may share a bucket's prefix, with one key: each reads what the others wrote. While keys change there are
 // two (Options.OtherKey), and a namespace has a space by each: what is found, and what is deleted, is of both. A
 // deletion has to reach each node, as a cluster's do. A node takes no block of another's for forgetFor after it has
-// heard of its deletion: what a process that ended was putting is there by then, or never. A node that begins in that
-// time has not heard of a purge, and finds what came after it.
+// heard of its deletion.
+//
+// What a killed process was putting. It may come after its blocks were deleted, and a node that begins then has not
+// heard of that. So each object is announced (SPACE/a/ID, with its keys) before it is looked what of it was deleted,
+// and the announcement goes when the object is there, or after saidFor. A deletion lists the bucket, announcements
+// first: an object that is neither announced nor there was begun later, by a process that has heard of the deletion,
+// or is told of it. What is announced and not there is in doubt at each node, as if its own call had failed: what is
+// deleted meanwhile is said of it, or the deletion fails. Where an announcement cannot be read, or there are more than
+// knownAnnounced, all of the object is deleted when anything is (whole). No clock is compared with another node's.
+// Objects of versions that announced nothing are held off by forgetFor alone.
 //
 // Objects are sealed (AES-256-GCM, a key of each object derived from Options.Key by HKDF-SHA256), names of namespaces
 // are in none of their names. An object is

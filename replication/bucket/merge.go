@@ -109,4 +109,4 @@ func (s *Store) forgetSpaces(of map[string]*listed, now time.Time) {
 	}
 }
 
-func (l *listed) empty() bool { return len(l.objects)+len(l.deleted) == 0 }
+func (l *listed) empty() bool { return len(l.objects)+len(l.deleted)+len(l.announced) == 0 }

@@ -25,10 +25,11 @@ type goneKeys map[string]map[skep.Key]bool
 
 // listed is what the bucket has of one space.
 type listed struct {
-	begun   time.Time // when the look began: what was put before is in it
-	spec    bool
-	objects map[string]int64 // size by id
-	deleted []string         // names in the space
+	begun     time.Time // when the look began: what was put before is in it
+	spec      bool
+	objects   map[string]int64 // size by id
+	deleted   []string         // names in the space
+	announced map[string]bool  // ids
 }
 
 // tailBytes is how much of an object's end is fetched at first: most indexes are smaller.
@@ -87,6 +88,8 @@ func (s *Store) list(ctx context.Context, prefix string) (map[string]*listed, er
 		switch dir {
 		case specName:
 			l.spec = true
+		case announcedDir:
+			l.announced[id] = true
 		case blocksDir:
 			l.objects[id] = x.Size
 		case deletedDir, unsureDir:
@@ -96,7 +99,9 @@ func (s *Store) list(ctx context.Context, prefix string) (map[string]*listed, er
 	return of, err
 }
 
-func newListed(begun time.Time) *listed { return &listed{begun: begun, objects: map[string]int64{}} }
+func newListed(begun time.Time) *listed {
+	return &listed{begun: begun, objects: map[string]int64{}, announced: map[string]bool{}}
+}
 
 // namesOfCall is how many names servers list, and remove, in one call.
 const namesOfCall = 1000
@@ -205,13 +210,16 @@ func (s *Store) takeIn(ctx context.Context, name string, l *listed) error {
 			useless = append(useless, name+of)
 		}
 	}
+	if err := s.announced(ctx, sp, l, gone); err != nil {
+		return err
+	}
 	sp.prune(l)
 	sp.keepOnly(l)
 	damaged, err := s.adopt(ctx, sp, l, gone)
 	if err != nil {
 		return err
 	}
-	sp.settleUnsure(l)
+	s.withdraw(ctx, sp, sp.settleUnsure(l)...)
 	sp.looked = l.begun
 	useless = append(useless, damaged...)
 	for _, id := range sp.spent() {
@@ -333,10 +341,10 @@ func (s *Store) hear(ctx context.Context, sp *space, of string, l *listed, gone 
 	}
 	useless = h.deletion != nil && h.at.Before(l.begun)
 	if strings.HasPrefix(of, unsureDir) {
-		useless = h.deletion != nil && l.begun.Sub(h.at) > doubtFor
+		useless = h.deletion != nil && l.begun.Sub(h.at) > saidFor
 	}
 	for of, keys := range d.Of {
-		if _, there := l.objects[of]; !there {
+		if _, there := l.objects[of]; !there && !l.announced[of] {
 			continue
 		}
 		useless = false

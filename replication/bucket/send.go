@@ -146,6 +146,12 @@ func (s *Store) send(ctx context.Context, sp *space, id skep.NamespaceID, blocks
 	if err := s.name(ctx, sp); err != nil {
 		return 0, err
 	}
+	// What is deleted from here on is deleted of it, too, by whoever lists it: only then is it looked what was before.
+	of := drawID(time.Now())
+	blocks, err = s.announce(ctx, sp, of, blocks)
+	if len(blocks) == 0 || err != nil {
+		return 0, err
+	}
 	var o *object
 	var records []record
 	blocks = sp.send(blocks, time.Now())
@@ -153,8 +159,12 @@ func (s *Store) send(ctx context.Context, sp *space, id skep.NamespaceID, blocks
 		blocks = nil
 	}
 	failed := false
-	defer func() { sp.arrived(o, records, failed, time.Now()) }()
-	of := drawID(time.Now())
+	defer func() {
+		sp.arrived(o, records, failed, time.Now())
+		if o == nil || !failed { // it is there, or does not come
+			s.withdraw(ctx, sp, of)
+		}
+	}()
 	name := sp.name + blocksDir + of
 	b := newBuilder(s.o.Key, name)
 	b.body = make([]byte, 0, size+int64(len(blocks))*1024)

@@ -65,6 +65,7 @@ type space struct {
 	sending   map[skep.Key]bool      // on its way to the bucket
 	sent      chan struct{}          // closed when that has ended; nil: nothing is on its way
 	since     time.Time              // when it began
+	coming    string                 // the object that was announced for it; "": none
 	owed      map[string][]skep.Key  // deleted of objects, by their ids, and the bucket does not say so yet
 
 	heard map[string]hearing // what the bucket says is deleted, by its name in the space
@@ -107,7 +108,7 @@ func (s *space) adopt(o *object, records []record, gone map[skep.Key]bool, begun
 	if s.objects[o.id] != nil || s.condemned[o.id] {
 		return
 	}
-	if s.owedAll || now.Before(s.quiet) {
+	if s.owedAll || now.Before(s.quiet) || gone[whole] {
 		s.condemned[o.id] = true
 		delete(s.unread, o.id)
 		return
@@ -279,7 +280,7 @@ func (s *space) forgetAll(now time.Time) {
 	}
 	s.objects, s.blocks, s.owed = map[string]*object{}, map[skep.Key]*place{}, map[string][]skep.Key{}
 	for id, d := range s.doubts {
-		s.owed[id] = slices.Clone(d.keys)
+		s.owed[id] = d.all()
 	}
 	s.quiet = now.Add(forgetFor)
 }
@@ -296,16 +297,21 @@ func (s *space) send(blocks []skep.StoredBlock, now time.Time) []skep.StoredBloc
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.sending, s.sent, s.since = map[skep.Key]bool{}, make(chan struct{}), now
+	blocks = s.sendable(blocks, now)
+	for i := range blocks {
+		s.sending[blocks[i].Key] = true
+	}
+	return blocks
+}
+
+// sendable are those of blocks that no object has and nobody deleted lately; mu is held, for reading at least.
+func (s *space) sendable(blocks []skep.StoredBlock, now time.Time) []skep.StoredBlock {
 	if now.Before(s.paused) {
 		return nil
 	}
 	return slices.DeleteFunc(blocks, func(b skep.StoredBlock) bool {
 		_, dead := s.forgotten[b.Key]
-		if dead || s.blocks[b.Key] != nil {
-			return true
-		}
-		s.sending[b.Key] = true
-		return false
+		return dead || s.blocks[b.Key] != nil
 	})
 }
 
@@ -326,6 +332,10 @@ func (s *space) hear(name string, d *deletion, useless bool) {
 			key, err := skep.ParseKey(k)
 			if err == nil {
 				s.out(key, func(p *place) bool { return p.of.id == of })
+			}
+			if o := s.objects[of]; err == nil && key == whole && o != nil {
+				s.remove(o)
+				s.condemned[of] = true
 			}
 		}
 	}

@@ -56,6 +56,7 @@ const (
 	MinIndexBytes  = 1 << 20
 	MinEvery       = 10 * time.Millisecond
 	MaxEvery       = forgetFor / 4 // others' deletions are heard of before they are forgotten
+	mostTimeout    = time.Hour
 )
 
 const op = "bucket"
@@ -106,7 +107,7 @@ func (o *Options) check() error {
 		return skep.Invalidf(op, "bytes of an object", o.ObjectBytes, fmt.Sprintf("1 to %d", MaxObjectBytes))
 	case o.Every < MinEvery || o.Every > MaxEvery:
 		return skep.Invalidf(op, "time between passes", o.Every, fmt.Sprintf("%v to %v", MinEvery, MaxEvery))
-	case o.Timeout < 0 || o.Timeout > time.Hour:
+	case o.Timeout < 0 || o.Timeout > mostTimeout:
 		return skep.Invalidf(op, "timeout", o.Timeout, "up to 1h")
 	case o.IndexBytes < MinIndexBytes:
 		return skep.Invalidf(op, "bytes of the index", o.IndexBytes, fmt.Sprintf("%d or more", MinIndexBytes))

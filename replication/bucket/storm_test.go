@@ -2,7 +2,6 @@ package bucket
 
 import (
 	"fmt"
-	"maps"
 	"math/rand/v2"
 	"os"
 	"slices"
@@ -170,7 +169,6 @@ func (x *storm) step(m *member, do int, c []skep.Key) {
 	case 8:
 		x.remove(nil, func(n *node) error { return n.Purge(x.Context(), skep.Purge{Tenant: "t"}) })
 	case 9: // its directory is lost
-		x.settle()
 		x.kill(m)
 		x.begin(m, true)
 	case 10:
@@ -196,24 +194,8 @@ func (x *storm) step(m *member, do int, c []skep.Key) {
 		if slices.ContainsFunc(x.nodes, func(m *member) bool { return m.node == nil }) {
 			return
 		}
-		x.settle()
 		x.kill(m)
 	}
-}
-
-// settle is before a process ends: what it was putting is there at once, or never. (Where it came after a purge, and a
-// node began anew before forgetFor was over, that node would find it: see doc.go.)
-func (x *storm) settle() {
-	b := x.shelf
-	b.set(func() {
-		for name := range b.coming {
-			if x.rand.IntN(2) == 0 {
-				delete(b.coming, name)
-			}
-		}
-		maps.Copy(b.objects, b.coming)
-		clear(b.coming)
-	})
 }
 
 // keep puts one more block of a chain that is durable.

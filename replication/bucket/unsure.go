@@ -22,10 +22,29 @@ const (
 // doubt is an object that may be there or come yet, for its call failed. Nothing of it is found before a look at the
 // bucket shows it.
 type doubt struct {
-	keys  []skep.Key
-	has   map[skep.Key]bool
-	size  int64
-	until time.Time
+	keys   []skep.Key
+	has    map[skep.Key]bool // nil: nobody knows what is in it
+	size   int64
+	until  time.Time
+	others bool // another process has announced it
+}
+
+func newDoubt(size int64, until time.Time) *doubt { return &doubt{size: size, until: until} }
+
+func (d *doubt) add(k skep.Key) {
+	if d.has == nil {
+		d.has = map[skep.Key]bool{}
+	}
+	d.keys = append(d.keys, k)
+	d.has[k] = true
+}
+
+// all is what says that all of it is deleted.
+func (d *doubt) all() []skep.Key {
+	if d.has == nil {
+		return []skep.Key{whole}
+	}
+	return slices.Clone(d.keys)
 }
 
 // arrived ends what send began. failed: the object may be there, or come yet. Deleted blocks are among those of an
@@ -36,14 +55,13 @@ func (s *space) arrived(o *object, records []record, failed bool, now time.Time)
 	switch {
 	case o == nil || s.objects[o.id] != nil || s.condemned[o.id]: // a look at the bucket has found it
 	case failed:
-		d := &doubt{has: map[skep.Key]bool{}, size: o.size, until: now.Add(doubtFor)}
+		d := newDoubt(o.size, now.Add(doubtFor))
 		for i := range records {
-			d.keys = append(d.keys, records[i].key)
-			d.has[records[i].key] = true
+			d.add(records[i].key)
 		}
 		s.doubts[o.id] = d
 		if !s.stale.Before(s.since) {
-			s.owed[o.id] = d.keys
+			s.owed[o.id] = d.all()
 		}
 	case !s.stale.Before(s.since): // blocks of it may have been deleted without this node
 		s.condemned[o.id] = true
@@ -55,17 +73,19 @@ func (s *space) arrived(o *object, records []record, failed bool, now time.Time)
 		s.take(o, records, func(skep.Key) bool { return true })
 	}
 	close(s.sent)
-	s.sending, s.sent = nil, nil
+	s.sending, s.sent, s.coming = nil, nil, ""
 }
 
-// inDoubt says how many objects of the space are, and their bytes.
+// inDoubt says how many of this node's objects of the space are, and their bytes.
 func (s *space) inDoubt() (n int, bytes int64) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	for _, d := range s.doubts {
-		bytes += d.size
+		if !d.others {
+			n, bytes = n+1, bytes+d.size
+		}
 	}
-	return len(s.doubts), bytes
+	return n, bytes
 }
 
 // again says when an object that was not taken into the index is to be read again.
@@ -145,7 +165,9 @@ func (s *space) relearn(now time.Time) {
 		}
 	}
 	for id, d := range s.doubts {
-		s.owed[id] = slices.Clone(d.keys)
+		if !d.others { // of what was announced others have said it
+			s.owed[id] = d.all()
+		}
 	}
 	s.unlearnLocked()
 }
@@ -162,9 +184,7 @@ func (s *space) toRead(id string, full bool) bool {
 func (s *space) forgetUnsure(keys []skep.Key) {
 	for id, d := range s.doubts {
 		for _, k := range keys {
-			if d.has[k] {
-				s.owed[id] = append(s.owed[id], k)
-			}
+			s.owe(id, d, k)
 		}
 	}
 	if len(s.unread)*len(keys) > maxNamed {
@@ -178,13 +198,21 @@ func (s *space) forgetUnsure(keys []skep.Key) {
 	}
 }
 
-// settleUnsure ends doubts: of objects that the bucket shows, and of those that do not come any more.
-func (s *space) settleUnsure(l *listed) {
+// settleUnsure ends doubts: of objects that the bucket shows, and of those that do not come any more. Their
+// announcements are useless.
+func (s *space) settleUnsure(l *listed) (useless []string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	there := func(id string) bool { _, is := l.objects[id]; return is }
-	maps.DeleteFunc(s.doubts, func(id string, d *doubt) bool { return there(id) || l.begun.After(d.until) })
+	over := func(id string, d *doubt) bool { return there(id) || l.begun.After(d.until) }
+	for id := range l.announced {
+		if d := s.doubts[id]; there(id) || d != nil && over(id, d) {
+			useless = append(useless, id)
+		}
+	}
+	maps.DeleteFunc(s.doubts, over)
 	maps.DeleteFunc(s.unread, func(id string, _ again) bool { return !there(id) })
+	return useless
 }
 
 // toRemove names the objects that are to be removed before a deletion is answered.

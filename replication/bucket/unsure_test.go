@@ -1,6 +1,7 @@
 package bucket
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -14,7 +15,8 @@ import (
 )
 
 // An object whose call failed arrives after its blocks were deleted, and then the node is lost: nothing of it is found.
-// Nor is it where other nodes have looked at the bucket meanwhile, and where all was purged.
+// Nor is it where other nodes have looked at the bucket meanwhile, where all was purged, and where the node asks nobody
+// what others announced.
 func TestWhatIsDeletedOfAnObjectThatArrivesLater(t *testing.T) {
 	t.Parallel()
 	keys := chain(1, 8)
@@ -27,28 +29,34 @@ func TestWhatIsDeletedOfAnObjectThatArrivesLater(t *testing.T) {
 			return n.Purge(n.t.Context(), skep.Purge{Namespace: n.ns})
 		},
 	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			b := newShelf()
-			n, other := newNode(t, options(b), 0), newNode(t, options(b), 0)
-			n.put(keys)
-			b.set(func() { b.late = true })
-			require.Error(t, n.turn())
-			n.evict()
-			n.load(keys) // it is not there
-			require.NoError(t, remove(n))
-			for range 3 {
-				other.look()
-			}
-			require.NoError(t, other.Purge(t.Context(), skep.Purge{Model: "m"}))
-			b.arrive()
-			require.NotEmpty(t, b.named(blocksDir))
-			again := newNode(t, options(b), 0)
-			again.look()
-			require.Zero(t, again.find(keys))
-			n.look()
-			require.Zero(t, n.find(keys))
-		})
+		for _, alone := range []bool{false, true} {
+			t.Run(fmt.Sprint(name, ", alone ", alone), func(t *testing.T) {
+				t.Parallel()
+				b := newShelf()
+				o := options(b)
+				o.Alone = alone
+				n, other := newNode(t, o, 0), newNode(t, options(b), 0)
+				n.put(keys)
+				b.set(func() { b.late = true })
+				require.Error(t, n.turn())
+				n.evict()
+				n.load(keys) // it is not there
+				require.NoError(t, remove(n))
+				for range 3 {
+					other.look()
+				}
+				if !alone {
+					require.NoError(t, other.Purge(t.Context(), skep.Purge{Model: "m"}))
+				}
+				b.arrive()
+				require.NotEmpty(t, b.named(blocksDir))
+				again := newNode(t, options(b), 0)
+				again.look()
+				require.Zero(t, again.find(keys))
+				n.look()
+				require.Zero(t, n.find(keys))
+			})
+		}
 	}
 }
 
@@ -353,10 +361,14 @@ func TestADoubtEnds(t *testing.T) {
 		<-time.After(doubtFor - time.Minute)
 		n.look()
 		require.Len(t, b.named(unsureDir), 1)
+		require.Len(t, b.named(announcedDir), 1)
 		<-time.After(2 * time.Minute)
 		n.look()
-		require.Empty(t, b.named(unsureDir))
+		require.Empty(t, b.named(announcedDir))
 		require.Empty(t, n.all()[0].doubts)
+		<-time.After(mostTimeout)
+		n.look()
+		require.Empty(t, b.named(unsureDir))
 	})
 }
 

@@ -45,9 +45,9 @@ func Ancestors(op string, before []skep.Key, depth int) error {
 
 // Put checks every block of a put.
 func Put(op string, spec *skep.NamespaceSpec, part int64, r *skep.PutRequest) error {
-	parent, depth := r.Parent, r.Depth
 	for i := range r.Blocks {
 		b := &r.Blocks[i]
+		parent, depth := r.Behind(spec, i)
 		m := make(skep.Manifest, len(b.Parts))
 		for j, p := range b.Parts {
 			if m[j] = (skep.PartSpec{Name: p.Name, Size: int64(len(p.Bytes))}); p.Name == "" {
@@ -56,9 +56,6 @@ func Put(op string, spec *skep.NamespaceSpec, part int64, r *skep.PutRequest) er
 		}
 		if err := Block(op, spec, part, depth, b.ValidTokens, b.Key, parent, b.Name, m); err != nil {
 			return err
-		}
-		if spec.Chained {
-			parent, depth = &b.Key, depth+1
 		}
 	}
 	return nil

@@ -93,13 +93,7 @@ func partName(name string) string {
 // Put implements skep.Putter. Every block is checked before the first is stored.
 func (s *Store) Put(ctx context.Context, r *skep.PutRequest) ([]skep.PutResult, error) {
 	const op = "put"
-	if len(r.Blocks) > skep.MaxPutBlocks {
-		return nil, skep.Invalidf(op, "blocks", len(r.Blocks), fmt.Sprintf("at most %d", skep.MaxPutBlocks))
-	}
-	if err := checkSalt(op, r.Scope); err != nil {
-		return nil, err
-	}
-	if err := checkAck(op, r.Ack); err != nil {
+	if err := r.Validate(); err != nil {
 		return nil, err
 	}
 	n, err := s.space(ctx, op, r.Namespace)
@@ -107,9 +101,9 @@ func (s *Store) Put(ctx context.Context, r *skep.PutRequest) ([]skep.PutResult, 
 		return nil, err
 	}
 	fresh := make([]*block, len(r.Blocks))
-	parent, depth := r.Parent, r.Depth
 	for i := range r.Blocks {
 		b := &r.Blocks[i]
+		parent, depth := r.Behind(&n.NamespaceSpec, i)
 		m := make(skep.Manifest, len(b.Parts))
 		for j, p := range b.Parts {
 			m[j] = skep.PartSpec{Name: partName(p.Name), Size: int64(len(p.Bytes))}
@@ -125,9 +119,6 @@ func (s *Store) Put(ctx context.Context, r *skep.PutRequest) ([]skep.PutResult, 
 			parts[m[j].Name] = p.Bytes
 		}
 		fresh[i] = newBlock(n, r.Salt, b.Key, parent, depth, b.ValidTokens, b.Name, parts)
-		if n.Chained {
-			parent, depth = &b.Key, depth+1
-		}
 	}
 	// Copied only now: a bad block costs no copies.
 	for _, b := range fresh {
@@ -144,7 +135,7 @@ func (s *Store) Put(ctx context.Context, r *skep.PutRequest) ([]skep.PutResult, 
 	for i, b := range fresh {
 		// A block whose parent was declined a moment ago would be hidden, and would
 		// evict blocks that are not.
-		if n.Chained && i > 0 && out[i-1].Outcome == skep.Declined && !s.storedLocked(id, b.key) {
+		if n.Chained && !r.Each && i > 0 && out[i-1].Outcome == skep.Declined && !s.storedLocked(id, b.key) {
 			out[i] = s.declineLocked(out[i-1].Reason)
 			continue
 		}

@@ -169,6 +169,7 @@ func (b *bad) puts() (out []badCase) {
 	add("too deep", b.hnd, 3, 4, func(r *skep.PutRequest) { r.Depth = skep.MaxDepth + 1 })
 	add("a parent where blocks have none", b.unchained, 3, 4, func(r *skep.PutRequest) { r.Parent = &b.unchained.keys[0] })
 	add("a depth where blocks have none", b.unchained, 3, 4, func(r *skep.PutRequest) { r.Depth = 1 })
+	add("a parent where each block begins a chain", b.hnd, 3, 4, func(r *skep.PutRequest) { r.Each = true })
 	add("a name that is too long", b.hnd, 3, 4, func(r *skep.PutRequest) { r.Blocks[0].Name = make([]byte, skep.MaxBlockNameSize+1) })
 	add("more valid tokens than a block has", b.hnd, 3, 4, func(r *skep.PutRequest) { r.Blocks[0].ValidTokens = hnd.BlockTokens + 1 })
 	add("negative valid tokens", b.hnd, 3, 4, func(r *skep.PutRequest) { r.Blocks[0].ValidTokens = -1 })

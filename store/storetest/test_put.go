@@ -127,6 +127,21 @@ func testPut(t *testing.T, open Open) {
 		require.Equal(e, []skep.PutResult{{Outcome: skep.Exists}, {Outcome: skep.Exists, Differs: true}}, res)
 		c.check(0, 2)
 	})
+	e.run("blocks that each begin a chain have each its own outcome and life", func(e *env) {
+		c := e.chain(e.space(hnd), 4)
+		r := c.request(0, 4)
+		r.Each = true
+		e.put(&skep.PutRequest{Scope: c.scope, Each: true, Blocks: r.Blocks[1:3]})
+		r.Blocks[2].Parts[0].Bytes[7] ^= 1
+		res, err := e.st.Put(e.ctx, r)
+		require.NoError(e, err)
+		require.Equal(e, []skep.PutResult{{Outcome: skep.Committed}, {Outcome: skep.Exists},
+			{Outcome: skep.Exists, Differs: true}, {Outcome: skep.Committed}}, res)
+		_, err = e.st.Delete(e.ctx, c.scope, c.keys[1:2])
+		require.NoError(e, err)
+		got := e.runs(&skep.RunsRequest{Scope: c.scope, Runs: [][]skep.Key{c.keys[:1], c.keys[1:2], c.keys[2:3], c.keys[3:]}})
+		require.Equal(e, []int{1, 0, 1, 1}, foundOf(got))
+	})
 	e.run("a block becomes visible with all of its parts", func(e *env) {
 		c := e.chain(e.space(hnd), 1)
 		r := c.request(0, 1)

@@ -117,6 +117,8 @@ func archives(b *built, out string) (names []string, err error) {
 			{name: "README.md", from: filepath.Join(b.dir, "README.md")},
 			{name: "skep.service", from: filepath.Join(b.dir, "tools/deploy/skep.service")},
 			{name: "skep.yaml", from: filepath.Join(b.made, madeSettings)},
+			{name: "examples/alerts.yaml", from: filepath.Join(b.dir, "tools/deploy/alerts.yaml")},
+			{name: "examples/grafana.json", from: filepath.Join(b.dir, "tools/deploy/grafana.json")},
 		}
 		for _, name := range []string{madeBash, madeZsh, madeFish} {
 			entries = append(entries, entry{name: "completions/" + name, from: filepath.Join(b.made, name)})
@@ -127,7 +129,7 @@ func archives(b *built, out string) (names []string, err error) {
 		for name, from := range sorted(bin) {
 			entries = append(entries, entry{name: "bin/" + name, from: from, mode: 0o755})
 		}
-		for _, dir := range []string{"", "bin", "completions"} {
+		for _, dir := range []string{"", "bin", "completions", "examples"} {
 			entries = append(entries, entry{name: dir, mode: 0o755})
 		}
 		name, err := writeArchive(out, top, entries, b.time)

@@ -135,6 +135,8 @@ func (b *built) debSkep(arch, tmp string) (*nfpm.Info, error) {
 		content(filepath.Join(b.made, madeFish), "/usr/share/fish/vendor_completions.d/skep.fish", 0o644),
 		content(filepath.Join(b.dir, "LICENSE"), "/usr/share/doc/skep/copyright", 0o644),
 		content(filepath.Join(b.dir, "README.md"), "/usr/share/doc/skep/README.md", 0o644),
+		content(filepath.Join(b.dir, "tools/deploy/alerts.yaml"), "/usr/share/doc/skep/examples/alerts.yaml", 0o644),
+		content(filepath.Join(b.dir, "tools/deploy/grafana.json"), "/usr/share/doc/skep/examples/grafana.json", 0o644),
 		content(filepath.Join(b.dir, "CHANGELOG.md"), "/usr/share/doc/skep/CHANGELOG.md", 0o644),
 	}
 	for name, from := range sorted(b.bin[arch]) {

@@ -71,6 +71,7 @@ func archiveInstalls(t *testing.T, file string) {
 	for _, line := range []string{
 		"skep config check " + filepath.Join(top, "skep.yaml"),
 		"bash -n " + filepath.Join(top, "completions/skep.bash"),
+		"test -s " + filepath.Join(top, "examples/alerts.yaml") + " -a -s " + filepath.Join(top, "examples/grafana.json"),
 		"skep bench --help",
 	} {
 		_, err := p.shell(t, nil, line)

@@ -330,6 +330,9 @@ func loadInto(
 	}
 	req := &skep.RestoreRequest{}
 	var first []int // of each chain, in dst
+	if sp.Each {
+		req.Chains, first = make([]skep.Chain, 0, len(dst)), make([]int, 0, len(dst))
+	}
 	for i := 0; i < len(dst); {
 		n := int64(len(dst[i]))
 		if size > 0 && n != size {

@@ -3,16 +3,10 @@ package main
 import (
 	"context"
 	"errors"
-	"sync"
 	"time"
-
-	"golang.org/x/sync/errgroup"
 
 	"github.com/skepkv/skep"
 )
-
-// puttingEach is how many puts of one call are under way at once, of chains of one block.
-const puttingEach = 64
 
 // runsOfOne asks for keys one by one.
 func runsOfOne(sc skep.Scope, keys []skep.Key, lease time.Duration) *skep.RunsRequest {
@@ -86,84 +80,13 @@ func (o *opened) lookup(ctx context.Context, r *skep.LookupRequest) (out skep.Lo
 	return out, err
 }
 
-// put is the Store's Put. Blocks whose keys are chains of their own go in as many puts, side by side: an error is that
-// of the first, and says nothing of the others, whose results are there.
+// put is the Store's Put.
 func (o *opened) put(ctx context.Context, r *skep.PutRequest) ([]skep.PutResult, error) {
 	sp, err := o.space(ctx, r.Namespace)
-	switch {
-	case err != nil:
+	if err != nil {
 		return nil, err
-	case !sp.Each:
-		return o.Put(ctx, r)
-	case r.Parent != nil || r.Depth != 0:
-		return nil, skep.Invalidf(op, "parent and depth", "set", "unset where each key is a chain of its own")
-	case len(r.Blocks) == 1:
-		return o.Put(ctx, r)
 	}
-	out := make([]skep.PutResult, len(r.Blocks))
-	for i := range out {
-		out[i].Outcome = unheard
-	}
-	lent := &lentOnce{open: 1, back: r.Released}
-	var g errgroup.Group
-	g.SetLimit(puttingEach)
-	for i := range r.Blocks {
-		g.Go(func() error {
-			q := *r
-			q.Blocks, q.Released = r.Blocks[i:i+1:i+1], lent.released
-			lent.take()
-			list, err := o.Put(ctx, &q)
-			err, held := skep.Held(err)
-			if !held {
-				lent.released()
-			} else if lent.keep(); err == nil && list == nil {
-				err = &skep.Error{Op: op, Kind: gaveUp(ctx)}
-			}
-			copy(out[i:i+1], list)
-			return err
-		})
-	}
-	err = g.Wait()
-	if lent.held() {
-		err = &skep.Error{Op: op, Kind: skep.NotReleased, Err: err}
-	}
-	lent.released()
-	return out, err
-}
-
-// lentOnce is memory of one caller's that several puts have.
-type lentOnce struct {
-	mu   sync.Mutex
-	open int    // puts that have some, and the call itself
-	kept bool   // a put has some after it has returned
-	back func() // nil: nobody waits
-}
-
-func (l *lentOnce) take() {
-	l.mu.Lock()
-	l.open++
-	l.mu.Unlock()
-}
-
-func (l *lentOnce) keep() {
-	l.mu.Lock()
-	l.kept = true
-	l.mu.Unlock()
-}
-
-func (l *lentOnce) held() bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.kept
-}
-
-// released says that a put has no more of it. The caller is told by the last, where it was told that some is kept.
-func (l *lentOnce) released() {
-	l.mu.Lock()
-	l.open--
-	last := l.open == 0 && l.kept
-	l.mu.Unlock()
-	if last && l.back != nil {
-		l.back()
-	}
+	q := *r
+	q.Each = sp.Each
+	return o.Put(ctx, &q)
 }

@@ -3,7 +3,8 @@ package main
 import (
 	"bytes"
 	"context"
-	"sync"
+	"slices"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -112,49 +113,48 @@ func TestANamespaceHasEachKeyAChainOrNot(t *testing.T) {
 	require.ErrorIs(t, err, skep.Invalid)
 }
 
-// someCling is a Store that lets go of some puts' memory late, and refuses some.
-type someCling struct {
+// putsOf counts the puts that come to a Store, and declines the block of one key.
+type putsOf struct {
 	skep.Store
-	mu   sync.Mutex
-	late []func()
+	full skep.Key
+	n    atomic.Int64
 }
 
-func (c *someCling) Put(_ context.Context, r *skep.PutRequest) ([]skep.PutResult, error) {
-	switch r.Blocks[0].Key[1] % 3 {
-	case 0:
-		return []skep.PutResult{{Outcome: skep.Committed}}, nil
-	case 1:
-		return nil, &skep.Error{Op: op, Kind: skep.Overloaded}
+func (p *putsOf) Put(ctx context.Context, r *skep.PutRequest) ([]skep.PutResult, error) {
+	p.n.Add(1)
+	q := *r
+	q.Blocks = slices.DeleteFunc(slices.Clone(r.Blocks), func(b skep.Block) bool { return b.Key == p.full })
+	list, err := p.Store.Put(ctx, &q)
+	if at := slices.IndexFunc(r.Blocks, func(b skep.Block) bool { return b.Key == p.full }); at >= 0 && err == nil {
+		list = slices.Insert(list, at, skep.PutResult{Reason: skep.Full})
 	}
-	c.mu.Lock()
-	c.late = append(c.late, r.Released)
-	c.mu.Unlock()
-	return []skep.PutResult{{Outcome: skep.Committed}}, &skep.Error{Op: op, Kind: skep.NotReleased}
+	return list, err
 }
 
-// Of puts that go side by side each block has its own result, and the memory is the caller's when the last has let go.
-func TestPutsOfEachFailAlone(t *testing.T) {
+// Keys that are chains of their own go in one put, and each has its own outcome.
+func TestChainsOfOneGoInOnePut(t *testing.T) {
 	t.Parallel()
-	o, _ := behindServer(t, memstore.New(memstore.Options{}))
+	const n = 64
+	keys := keysFrom(1, n)
+	st := &putsOf{Store: memstore.New(memstore.Options{}), full: keys[9]}
+	o, _ := behindServer(t, st)
 	sc := openEach(t, o)
-	c := &someCling{Store: o.Store}
-	o.Store = c
-	released := 0
-	r := &skep.PutRequest{Scope: sc, Released: func() { released++ }}
-	for _, k := range keysFrom(1, 6) {
-		r.Blocks = append(r.Blocks, skep.Block{Key: k, Parts: []skep.Part{{Bytes: []byte{1}}}})
+	blocks, results := make([][]byte, n), make([]skep.PutResult, n)
+	for i := range blocks {
+		blocks[i] = bytes.Repeat([]byte{byte(i)}, 4096)
 	}
-	results, err := o.put(t.Context(), r)
-	require.ErrorIs(t, err, skep.NotReleased)
-	rest, held := skep.Held(err)
-	require.True(t, held)
-	require.ErrorIs(t, rest, skep.Overloaded)
-	for i, x := range results {
-		require.Equal(t, i%3 == 1, x.Outcome == unheard, "block %d", i)
+	require.NoError(t, o.save(t.Context(), skep.PutRequest{Scope: sc}, keys[7:8], [][]byte{{9}}, results[:1]))
+	st.n.Store(0)
+	require.NoError(t, o.save(t.Context(), skep.PutRequest{Scope: sc}, keys, blocks, results))
+	require.EqualValues(t, 1, st.n.Load())
+	for i, r := range results {
+		switch i {
+		case 7:
+			require.Equal(t, skep.PutResult{Outcome: skep.Exists, Differs: true}, r)
+		case 9:
+			require.Equal(t, skep.PutResult{Reason: skep.Full}, r)
+		default:
+			require.Equal(t, skep.PutResult{Outcome: skep.Committed}, r, "block %d", i)
+		}
 	}
-	require.Len(t, c.late, 2)
-	c.late[0]()
-	require.Zero(t, released)
-	c.late[1]()
-	require.Equal(t, 1, released)
 }

@@ -134,7 +134,7 @@ var parts = map[string][]string{
 
 	"replication": {"replication/clustermap", "replication/placement", "replication/known",
 		"replication/calls", "replication/checks", "replication/copies", "replication/errand", "replication/keeper",
-		"replication/merge", "replication/promises", "replication/pace",
+		"replication/lent", "replication/merge", "replication/promises", "replication/pace",
 		"replication/runs", "replication/sched", "replication/units"},
 	"replication/fence":      {"replication/calls", "replication/clustermap"},
 	"replication/bucket":     {"replication/runs"},

@@ -40,6 +40,7 @@ const (
 	TypeAbort           Type = 0x1a
 	TypeFlush           Type = 0x1b
 	TypeLookupRuns      Type = 0x1c // a Lookup of many runs of keys
+	TypePutEach         Type = 0x1d // a Put of blocks that each begin a chain
 	TypeRestore         Type = 0x20
 	TypeCredit          Type = 0x21 // no answer
 	TypeClaim           Type = 0x22
@@ -77,7 +78,8 @@ var TypeText = map[Type]string{
 	TypeHello: "hello", TypePing: "ping", TypeCancel: "cancel", TypeGoodbye: "goodbye",
 	TypeOpenNamespace: "open namespace", TypeNamespaces: "namespaces", TypeLookup: "lookup", TypeRenew: "renew",
 	TypeRelease: "release", TypeWant: "want", TypePut: "put", TypeBegin: "begin", TypeWrite: "write",
-	TypeCommit: "commit", TypeAbort: "abort", TypeFlush: "flush", TypeLookupRuns: "lookup runs", TypeRestore: "restore", TypeCredit: "credit",
+	TypeCommit: "commit", TypeAbort: "abort", TypeFlush: "flush", TypeLookupRuns: "lookup runs",
+	TypePutEach: "put each", TypeRestore: "restore", TypeCredit: "credit",
 	TypeClaim: "claim", TypeReprioritise: "reprioritise", TypeStop: "stop", TypeEnd: "end", TypeChunks: "chunks",
 	TypeCostedRestore: "costed restore", TypeClaimWhen: "claim when", TypeComputed: "computed", TypeBoard: "board",
 	TypeDirection: "direction",

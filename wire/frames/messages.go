@@ -28,8 +28,11 @@ const (
 	FeatureMemory uint32 = 64
 	// FeatureNode: the server is a node of a cluster, and its Welcome says which.
 	FeatureNode uint32 = 128
+	// FeatureEach: both know the frame that puts blocks which each begin a chain.
+	FeatureEach uint32 = 256
 
-	Features = FeatureXXH3 | FeatureCompute | FeatureEither | FeatureTold | FeatureRuns | FeatureEpoch | FeatureMemory | FeatureNode
+	Features = FeatureXXH3 | FeatureCompute | FeatureEither | FeatureTold | FeatureRuns | FeatureEpoch | FeatureMemory | FeatureNode |
+		FeatureEach
 )
 
 // MaxHello is the largest body read before a client has authenticated.
@@ -309,6 +312,7 @@ func (m *PutBlock) Walk(c *Coder) {
 	list(c, &m.Parts, 28, func(c *Coder, p *PutPart) { p.Walk(c) })
 }
 
+// PutRequest is a Put's body, and a PutEach's.
 type PutRequest struct {
 	skep.Scope
 	Parent *skep.Key

@@ -84,7 +84,7 @@ func wireFrame(r *rand.Rand, call uint64, ns uint32) []byte {
 		return f(frames.TypeWant, body{}.scope(ns).i64(int64(num(1<<20))).keys(0, some))
 	case 8, 9, 10, 11:
 		b, payload := putOf(r, ns, []int{0, 1, 1024, 1024, 4096, 70_000}[r.IntN(6)], 0)
-		return frame(frames.TypePut, call, b, payload)
+		return frame([]frames.Type{frames.TypePut, frames.TypePut, frames.TypePutEach}[r.IntN(3)], call, b, payload)
 	case 12:
 		return f(frames.TypeBegin,
 			body{}.scope(ns).u8(0).i64(0).key(r.IntN(64)).bytes(nil).i64(0).u8(0).i64(int64(num(2e9))).u32(1).text("kv").i64(int64(num(1<<20))))

@@ -63,6 +63,8 @@ SENDS = {
     "release": lambda m, p: s.number(m["number"]),
     "want": lambda m, p: s.want(m["namespace"], keys(m), m["salt"], m["bytes"]),
     "put": lambda m, p: s.put(m["namespace"], blocks(m, p), m["salt"], unhex(m["parent"]), m["depth"], m["ack"], s.XXH3),
+    "put-each": lambda m, p: s.put(m["namespace"], [s.Block(unhex(m["keys"][0]), [("kv", p[:16])]), s.Block(unhex(m["keys"][1]), [("kv", p[16:])])],
+                                   m["salt"], ack=m["ack"], sum_kind=s.XXH3),
     "begin": lambda m, p: s.begin(m["namespace"], unhex(m["key"]), m["parts"], m["salt"], unhex(m["parent"]), m["depth"],
                                   m["name"].encode(), m["valid"], unhex(m["replaces"]), m["timeout"]),
     "write": lambda m, p: s.write(m["writer"], m["part"], m["offset"], p, m["sum"]),

@@ -72,6 +72,7 @@ func init() {
 		frames.TypeRelease:       {need: r, inline: true, run: answering(release)},
 		frames.TypeWant:          {need: w, placed: true, inline: true, keys: true, run: answering(want)},
 		frames.TypePut:           {need: w, placed: true, payload: true, keys: true, prepare: preparePut},
+		frames.TypePutEach:       {need: w, placed: true, payload: true, keys: true, prepare: preparePut},
 		frames.TypeBegin:         {need: w, placed: true, prepare: prepareBegin},
 		frames.TypeWrite:         {need: w, payload: true, prepare: prepareWrite},
 		frames.TypeCommit:        {need: w, prepare: prepareCommit},

@@ -148,7 +148,8 @@ func (t *taker) take(m *frames.PutRequest) (*skep.PutRequest, error) {
 		return nil, t.r.refusePayload(t.left, err)
 	}
 	t.charged = large + little + lists
-	req := &skep.PutRequest{Scope: m.Scope, Parent: m.Parent, Depth: m.Depth, Ack: m.Ack, Blocks: make([]skep.Block, len(m.Blocks))}
+	req := &skep.PutRequest{Scope: m.Scope, Parent: m.Parent, Depth: m.Depth, Ack: m.Ack,
+		Each: t.r.h.Type == frames.TypePutEach, Blocks: make([]skep.Block, len(m.Blocks))}
 	room, err := t.alloc(large)
 	if err != nil {
 		return nil, t.r.refusePayload(t.left, err)

@@ -273,16 +273,20 @@ func TestKeysAreReplaced(t *testing.T) {
 	t.Parallel()
 	keys := keysOf(t, 1, "t", 1)
 	x := seal(t, keys.Newest("t"), 100)
-	require.NoError(t, keys.Replace(map[string][]Key{"t": {testKey(2), testKey(1)}}, nil))
+	replace := func(next map[string][]Key) error {
+		_, err := keys.Replace(next, nil)
+		return err
+	}
+	require.NoError(t, replace(map[string][]Key{"t": {testKey(2), testKey(1)}}))
 	require.Equal(t, testKey(2), keys.Newest("t").key)
 	require.NoError(t, keys.ClearSums("t", &x.rec))
 	require.Equal(t, x.sums, x.rec.Parts[0].Sums)
 
-	require.NoError(t, keys.Replace(map[string][]Key{"t": {testKey(2)}, "u": {testKey(1)}}, nil))
+	require.NoError(t, replace(map[string][]Key{"t": {testKey(2)}, "u": {testKey(1)}}))
 	requireKind(t, skep.Denied, keys.ClearSums("t", &x.rec))
 
-	requireKind(t, skep.Invalid, keys.Replace(map[string][]Key{"t": {testKey(2)}}, nil))
-	requireKind(t, skep.Invalid, keys.Replace(map[string][]Key{"t": {}, "u": {testKey(1)}}, nil))
+	requireKind(t, skep.Invalid, replace(map[string][]Key{"t": {testKey(2)}}))
+	requireKind(t, skep.Invalid, replace(map[string][]Key{"t": {}, "u": {testKey(1)}}))
 	require.Equal(t, testKey(1), keys.Newest("u").key, "what was refused changed nothing")
 }
 

@@ -47,24 +47,25 @@ func NewKeys(store segment.StoreID, keys map[string][]Key) (*Keys, error) {
 
 // Replace puts these keys in the place of those in use. Errors: Invalid for what NewKeys refuses,
 // and for a tenant that had keys and has none: its blocks would be written as they are put. Denied
-// for a tenant that had one of those its blocks are encrypted with, and has none of them. tenantOf is Learn's.
-func (k *Keys) Replace(keys map[string][]Key, tenantOf func(instance uint32) (string, bool)) error {
+// for a tenant that had one of those its blocks are encrypted with, and has none of them. tenantOf is Learn's. missed are
+// the uses of keys that were there and are not any more.
+func (k *Keys) Replace(keys map[string][]Key, tenantOf func(instance uint32) (string, bool)) (missed []Use, err error) {
 	r, err := newRing(k.store, keys)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	for {
 		old := k.ring.Load()
 		for tenant := range *old {
 			if r[tenant] == nil {
-				return skep.Invalidf("encryption keys", "keys of tenant "+tenant, 0, "at least 1 while the store is open")
+				return nil, skep.Invalidf("encryption keys", "keys of tenant "+tenant, 0, "at least 1 while the store is open")
 			}
 		}
 		if err := k.keeps(*old, r, tenantOf); err != nil {
-			return err
+			return nil, err
 		}
 		if k.ring.CompareAndSwap(old, &r) {
-			return nil
+			return k.missed(*old, r, tenantOf), nil
 		}
 	}
 }

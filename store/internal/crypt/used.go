@@ -148,6 +148,22 @@ func (k *Keys) keeps(old, next ring, tenantOf func(instance uint32) (string, boo
 	return nil
 }
 
+// missed are the uses of keys that one ring has and the next one has not.
+func (k *Keys) missed(old, next ring, tenantOf func(instance uint32) (string, bool)) (uses []Use) {
+	for in, ids := range k.uses {
+		tenant, ok := tenantOf(in)
+		if !ok {
+			continue
+		}
+		for _, id := range ids {
+			if one := []segment.KeyID{id}; old.has(tenant, one) && !next.has(tenant, one) {
+				uses = append(uses, Use{in, id})
+			}
+		}
+	}
+	return uses
+}
+
 // has says whether a tenant has one of these keys.
 func (k *Keys) has(tenant string, ids []segment.KeyID) bool { return (*k.ring.Load()).has(tenant, ids) }
 

@@ -1,34 +1,20 @@
 package ingest
 
 import (
-	"fmt"
-
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/layout"
 	"github.com/skepkv/skep/store/internal/namespaces"
 	"github.com/skepkv/skep/store/segment"
 )
 
-// CheckPut refuses what is wrong with a put whatever it is put into.
-func CheckPut(r *skep.PutRequest) error {
-	if len(r.Blocks) > skep.MaxPutBlocks {
-		return skep.Invalidf("put", "blocks", len(r.Blocks), fmt.Sprintf("at most %d", skep.MaxPutBlocks))
-	}
-	if r.Ack != skep.AckCommitted && r.Ack != skep.AckAccepted {
-		return skep.Invalidf("put", "ack", r.Ack, "committed or accepted")
-	}
-	return nil
-}
-
 // Prepare checks every block before anything is stored, so that bad input changes
-// nothing. REQUIRES: CheckPut.
+// nothing. REQUIRES: r.Validate.
 func (w *Writer) Prepare(ns *namespaces.Namespace, t namespaces.Tag, r *skep.PutRequest,
 	results []skep.PutResult) ([]*Block, error) {
 	const op = "put"
 	spec := &ns.Info.NamespaceSpec
 	list := make([]Block, len(r.Blocks))
 	out := make([]*Block, len(r.Blocks))
-	parent, depth := r.Parent, r.Depth
 	for i := range r.Blocks {
 		b, in := &r.Blocks[i], &list[i]
 		out[i] = in
@@ -39,6 +25,7 @@ func (w *Writer) Prepare(ns *namespaces.Namespace, t namespaces.Tag, r *skep.Put
 			}
 			m[j] = skep.PartSpec{Name: p.Name, Size: int64(len(p.Bytes))}
 		}
+		parent, depth := r.Behind(spec, i)
 		as := skep.BeginRequest{Parent: parent, Depth: depth, Key: b.Key, Name: b.Name, ValidTokens: b.ValidTokens,
 			Replaces: b.Replaces, Manifest: m}
 		if err := w.Describe(op, ns, t, in, &as); err != nil {
@@ -46,10 +33,6 @@ func (w *Writer) Prepare(ns *namespaces.Namespace, t namespaces.Tag, r *skep.Put
 		}
 		in.Parts = b.Parts
 		in.Result = &results[i]
-		if spec.Chained {
-			key := b.Key
-			parent, depth = &key, depth+1
-		}
 	}
 	if spec.Chained && r.Parent != nil {
 		e, ok := w.Index.Resolve(out0(out).Parent)

@@ -82,10 +82,25 @@ func (b *Book) Learn(ctx context.Context, seen []crypt.Seen, without bool) error
 	return b.note(ctx, fresh)
 }
 
-// Replace is crypt's. A later open with the new key alone is none with a wrong one.
+// Replace is crypt's, and warns of keys that are taken away while blocks may need them. A later open with the new key
+// alone is none with a wrong one.
 func (b *Book) Replace(keys map[string][]crypt.Key) error {
-	if err := b.Keys.Replace(keys, b.tenantOf); err != nil || b.readOnly {
+	missed, err := b.Keys.Replace(keys, b.tenantOf)
+	if err != nil {
 		return err
+	}
+	told := map[string]bool{}
+	for _, u := range missed {
+		tenant, _ := b.tenantOf(u.Instance)
+		if at := tenant + "/" + u.Key.String(); !told[at] {
+			told[at] = true
+			b.log.Warn("an encryption key is given no more that blocks may need: those that do are misses",
+				"tenant", tenant, "key_id", u.Key.String(), "next", "give it again, below the new one, until "+
+					"skep inspect keys --dir D lists it no more")
+		}
+	}
+	if b.readOnly {
+		return nil
 	}
 	ctx, cancel := context.WithTimeout(b.ctx, b.timeout)
 	defer cancel()

@@ -12,7 +12,10 @@ import (
 func StandIn(r catalog.DeviceState, path string, why error) *space.Drive {
 	d := &space.Drive{Index: r.Index, ID: r.ID, Path: path, Serial: r.Serial, SegBytes: r.SegmentBytes, Segments: int(r.Segments), Limit: int(r.Segments)}
 	d.Absent = why
-	err := &skep.Error{Op: "open device", Kind: skep.Missing, Field: path, Err: why}
+	err := why
+	if skep.KindOf(why) != skep.Missing { // which names the path
+		err = &skep.Error{Op: "open device", Kind: skep.Missing, Field: path, Err: why}
+	}
 	d.Gone(device.NewGone(path, r.Serial, max(r.Size, layout.SegmentOffset(1, r.SegmentBytes)), err), err)
 	d.Standing.Say(why.Error())
 	return d

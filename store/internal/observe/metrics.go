@@ -241,6 +241,25 @@ func (t *tally) standing(st *skep.Stats) {
 	}
 }
 
+// The reasons that an operator waits for. They are shown from the start, as zeros: a counter that appears with its first
+// one has no rate, and an alert on it does not see that one.
+var (
+	declines = []skep.Kind{skep.Full, skep.Quota, skep.Admission, skep.NoMemory, skep.DeviceFailed}
+	misses   = []skep.Kind{skep.NotFound, skep.Evicted, skep.Damaged, skep.DeviceFailed, skep.NoMemory, skep.Deadline}
+)
+
+// reasons is counts by reason, with those of known that are none yet.
+func (t *tally) reasons(d *prometheus.Desc, counts map[string]int64, known []skep.Kind) {
+	for reason, n := range counts {
+		t.count(d, n, reason)
+	}
+	for _, k := range known {
+		if _, there := counts[k.Error()]; !there {
+			t.count(d, 0, k.Error())
+		}
+	}
+}
+
 // traffic is what was asked for, and what came of it.
 func (t *tally) traffic(st *skep.Stats) {
 	t.count(descLookups, st.Lookups)
@@ -249,15 +268,11 @@ func (t *tally) traffic(st *skep.Stats) {
 	t.count(descPuts, st.PutBlocks, skep.Committed.String())
 	t.count(descPuts, st.PutExists, skep.Exists.String())
 	t.count(descPutBytes, st.PutBytes)
-	for reason, n := range st.PutDeclined {
-		t.count(descDeclined, n, reason)
-	}
+	t.reasons(descDeclined, st.PutDeclined, declines)
 	for tier, n := range st.RestoreTiers {
 		t.count(descRestored, n, tier)
 	}
-	for reason, n := range st.RestoreMisses {
-		t.count(descMisses, n, reason)
-	}
+	t.reasons(descMisses, st.RestoreMisses, misses)
 	t.count(descJoined, st.JoinedBytes)
 	t.count(descKept, st.KeptBytes)
 	t.count(descCopied, st.CopiedBytes)

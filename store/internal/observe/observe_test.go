@@ -167,11 +167,13 @@ func (f fixed) EachSpace(show func(tenant, name string, c *Spaces)) {
 	show("t", "n", c)
 }
 
-// A collector shows what its source says, and nothing that a namespace has none of.
+// A collector shows what its source says, and nothing that a namespace has none of. Reasons that alerts wait for are
+// there before the first one.
 func TestCollector(t *testing.T) {
 	t.Parallel()
 	var counts Counts
 	counts.PutBlocks.Add(11)
+	counts.Declined.Add(skep.Quota)
 	counts.Tiers.Add(skep.TierDevice, 13)
 	var st skep.Stats
 	counts.Fill(&st)
@@ -192,7 +194,9 @@ func TestCollector(t *testing.T) {
 		}
 	}
 	for key, want := range map[string]float64{
-		"skep_put_blocks_total|committed": 11, "skep_restored_bytes_total|device": 13, "skep_catalog_disk_bytes|free": 2,
+		"skep_put_declined_total|" + skep.Quota.Error(): 1, "skep_put_declined_total|" + skep.Full.Error(): 0,
+		"skep_restore_misses_total|" + skep.Damaged.Error(): 0,
+		"skep_put_blocks_total|committed":                   11, "skep_restored_bytes_total|device": 13, "skep_catalog_disk_bytes|free": 2,
 		"skep_namespace_lookup_keys_total|n|hit|t": 4, "skep_namespace_lookup_keys_total|n|miss|t": 1,
 		"skep_namespace_restored_bytes_total|n|t|dram": 7, "skep_namespace_restore_misses_total|n|" + skep.Evicted.Error() + "|t": 1,
 	} {

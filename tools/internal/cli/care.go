@@ -99,9 +99,26 @@ func (a *app) verify(ctx context.Context, f *careFlags) error {
 	}))
 }
 
+// A cause, as a drive that is gone, has faults by the hundred: of one kind on one drive the first few are printed.
 func faultText(w io.Writer, list []store.Fault, more int64) {
+	type cause struct{ what, device, do string }
+	const few = 3
+	seen := map[cause]int{}
+	var order []cause
 	for i := range list {
-		fmt.Fprintln(w, list[i].String())
+		c := cause{list[i].What, list[i].Device, list[i].Do}
+		if seen[c]++; seen[c] <= few {
+			fmt.Fprintln(w, list[i].String())
+		} else if seen[c] == few+1 {
+			order = append(order, c)
+		}
+	}
+	for _, c := range order {
+		at := c.device
+		if at != "" {
+			at = " (" + at + ")"
+		}
+		fmt.Fprintf(w, "%s%s: %d more of these, which --json lists; %s\n", c.what, at, seen[c]-few, c.do)
 	}
 	if more > 0 {
 		fmt.Fprintf(w, "… and %d more\n", more)

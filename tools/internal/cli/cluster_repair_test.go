@@ -82,10 +82,18 @@ func TestClusterRepair(t *testing.T) {
 	require.Zero(t, r["missing"])
 	require.Len(t, r["nodes"], 3)
 	require.Equal(t, blocks, found())
+	alone, err := skep.OpenNamespace(t.Context(), st, skep.NamespaceSpec{
+		Tenant: auth.DefaultTenant, Name: "alone", Shape: skep.Shape{Kind: skep.Opaque, BlockTokens: 1},
+	})
+	require.NoError(t, err)
+	_, err = st.Put(t.Context(), &skep.PutRequest{Scope: alone.Scope(), Blocks: q.Blocks[:60]}) // a gets some of them
+	require.NoError(t, err)
 	skepRun(t, "cluster", "set", "a", "--state", "out", "--server", n.addr("b"), "--json").OK(t)
 	known(4, "a", "b", "c")
-	r = repair(command.OK)
+	r = repair(command.Faults)
 	require.Zero(t, r["missing"])
+	require.Greater(t, r["staying"], 0.0, "keys that stand alone are not moved, and a may not be taken for empty")
+	require.Equal(t, "out", r["nodes"].([]any)[0].(map[string]any)["state"])
 	n.kill("a")
 	require.Equal(t, blocks, found())
 	r = repair(command.Faults)

@@ -89,6 +89,25 @@ func TestInspectingSaysWhatIs(t *testing.T) {
 	assert.NotContains(t, o.Stdout, "times")
 }
 
+// One drive that is gone is one cause: its segments by the dozen are counted, and an error says a thing once.
+func TestALostDriveIsNotToldByTheSegment(t *testing.T) {
+	t.Parallel()
+	dir := filepath.Join(t.TempDir(), "store")
+	inTwoCopies(t, dir, 250)
+	require.NoError(t, os.Remove(filepath.Join(dir, "device-1")))
+	o := skepRun(t, "verify", "--dir", dir)
+	assert.Equal(t, 6, o.Code)
+	assert.Regexp(t, `segment header \(.*device-1\): \d+ more of these`, o.Stdout)
+	assert.Less(t, strings.Count(o.Stdout, "\n"), 20, o.Stdout)
+	for line := range strings.Lines(o.Stdout) {
+		if !strings.HasPrefix(line, "devices:") { // which tells of a rebuild's refusal, and of its cause
+			assert.LessOrEqual(t, strings.Count(line, "missing device"), 1, line)
+		}
+	}
+	all := skepRun(t, "verify", "--dir", dir, "--json")
+	assert.Greater(t, strings.Count(all.Stdout, `"segment header"`), 3)
+}
+
 // What is said of a store that lacks a device names the ways out, with the right exit code.
 func TestUnreadableDeviceAtTheCommandLine(t *testing.T) {
 	t.Parallel()

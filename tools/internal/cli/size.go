@@ -144,10 +144,12 @@ func writeSettings(path string, ask size.Ask, r *size.Answer) error {
 		BlockBytes    serve.Size `yaml:"block_bytes"`
 	}
 	b, err := yaml.Marshal(struct {
+		Dir         string         `yaml:"dir"`
 		FileDevices int            `yaml:"file_devices"`
 		Store       store          `yaml:"store"`
 		Redis       map[string]int `yaml:"redis"`
 	}{
+		Dir:         "/var/lib/skep",
 		FileDevices: r.Drives,
 		Store:       store{serve.Size(r.SettingsCapacity >> 20 << 20), serve.Size(r.SettingsBlockBytes)},
 		Redis:       map[string]int{"copies": ask.Copies},
@@ -162,7 +164,7 @@ func writeSettings(path string, ask size.Ask, r *size.Answer) error {
 	if err != nil {
 		return err
 	}
-	_, err = fmt.Fprintf(f, "# From skep size. file_devices makes files in dir; name the drives instead: devices: [/dev/nvme0n1, ...]\n%s", b)
+	_, err = fmt.Fprintf(f, "# From skep size. dir is where the package keeps it. file_devices makes files there; name the drives instead: devices: [/dev/nvme0n1, ...]\n%s", b)
 	if err1 := f.Close(); err == nil {
 		err = err1
 	}

@@ -26,6 +26,7 @@ func TestSizeWritesSettings(t *testing.T) {
 	assert.Equal(t, serve.Size(1<<20), c.Store.BlockBytes)
 	assert.Equal(t, 2, c.Redis.Copies)
 	assert.Positive(t, c.Store.CapacityBytes)
+	skepRun(t, "config", "check", file, "--json").OK(t)
 
 	again := skepRun(t, "size", "--settings", file)
 	assert.Equal(t, 2, again.Code)

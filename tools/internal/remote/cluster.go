@@ -156,7 +156,11 @@ again (skep cluster repair).`,
 		if err != nil {
 			return err
 		}
-		return r.Print(res, res.Text)
+		return r.Print(res, func(w io.Writer) {
+			res.Text(w)
+			fmt.Fprintln(w, "once it serves, the other nodes send it the blocks that are its own now, each at its "+
+				"peers.repair_rate: skep cluster repair waits for it and says what is missing yet")
+		})
 	})
 	return checkedFirst(cmd, f.Check)
 }

@@ -245,6 +245,7 @@ func TestStatusOfWhatIsNotWell(t *testing.T) {
 	o := at(t, s.at["wire"], "status")
 	assert.Equal(t, command.Faults, o.Code, o.Stderr)
 	assert.Contains(t, o.Stdout, "/dev/nvme1n1")
+	assert.NotRegexp(t, `(?m)^state +ok`, o.Stdout)
 }
 
 // full is a store that takes no more.

@@ -22,12 +22,14 @@ import (
 type RepairResult struct {
 	Epoch   uint32         `json:"epoch"`   // of the map that the asked node had
 	Missing int64          `json:"missing"` // copies that their nodes have not yet, as far as is known
+	Staying int64          `json:"staying"` // blocks of nodes that are out, which no repair moves
 	Nodes   []RepairedNode `json:"nodes"`   // of the map
 }
 
 // RepairedNode is what one node sent to others.
 type RepairedNode struct {
 	Name    string  `json:"name"`            // its name
+	State   string  `json:"state,omitempty"` // of the map: out or down; absent where it is up
 	Seconds float64 `json:"seconds"`         // how long it took
 	Error   string  `json:"error,omitempty"` // why it did not repair, or not all; absent where it did
 	replication.Repaired
@@ -44,7 +46,8 @@ func clusterRepairCommand(a *command.App) *cobra.Command {
 send them to those that have none, at the rate of the node's peers.repair_rate. They do so by themselves, too: when
 the map changes, when a node was started, and every peers.repair_every. Left out are salted blocks, which only who has
 the salt can place, and keys that stand alone: of these nothing says which of two values is the later. Interrupted,
-this command stops waiting, and the nodes go on. Exit code 6: something is missing yet, or a node did not answer.`,
+this command stops waiting, and the nodes go on. Exit code 6: something is missing yet, a node did not answer, or one
+that is out has blocks that are left out, which are lost with it.`,
 		Args: command.NoArgs,
 	}
 	return newCommand(a, cmd, func(ctx context.Context, r *remote, _ []string) error {
@@ -66,7 +69,7 @@ this command stops waiting, and the nodes go on. Exit code 6: something is missi
 		for i, n := range m.Nodes {
 			wait.Go(func() {
 				x := &out.Nodes[i]
-				x.Name = n.Name
+				x.Name, x.State = n.Name, string(n.State)
 				err := r.repairNode(ctx, n.Addr, func(s member.Repair) {
 					mu.Lock()
 					defer mu.Unlock()
@@ -95,8 +98,12 @@ this command stops waiting, and the nodes go on. Exit code 6: something is missi
 		out.Missing = sum.Declined + sum.Away + sum.Unread
 		bad := out.Missing > 0
 		for _, n := range out.Nodes {
+			if n.State == string(clustermap.Out) {
+				out.Staying += n.LeftOut
+			}
 			bad = bad || n.Error != ""
 		}
+		bad = bad || out.Staying > 0
 		if bad {
 			r.Code = command.Faults
 		}
@@ -172,6 +179,10 @@ func repairText(w io.Writer, r *RepairResult) {
 	}
 	failed := false
 	for _, n := range r.Nodes {
+		if n.State == string(clustermap.Out) && n.LeftOut > 0 {
+			fmt.Fprintf(w, "node %s is out and has %d of these: where nobody has put them again, they are lost when it is "+
+				"removed\n", n.Name, n.LeftOut)
+		}
 		if n.Error != "" {
 			fmt.Fprintf(w, "node %s: %s\n", n.Name, n.Error)
 			failed = true
@@ -180,9 +191,9 @@ func repairText(w io.Writer, r *RepairResult) {
 	switch {
 	case failed:
 		fmt.Fprintln(w, "not every node has looked at all that it has: give the command again when they answer")
-	case r.Missing == 0:
+	case r.Missing == 0 && r.Staying == 0:
 		fmt.Fprintf(w, "every block that was looked at is where the map of epoch %d says\n", r.Epoch)
-	default:
+	case r.Missing > 0:
 		fmt.Fprintf(w, "%d copies are missing yet: their nodes were away, or have no room to spare "+
 			"(skep cluster status, skep status), or the blocks could not be read (skep scrub)\n", r.Missing)
 	}

@@ -204,7 +204,11 @@ func statusText(w io.Writer, s *StatusResult) {
 	if s.Lookups > 0 {
 		hits = fmt.Sprintf("%.4f of keys in %d lookups", s.HitRatio, s.Lookups)
 	}
-	rows := [][]string{command.Row("server", s.Server), command.Row("state", s.State),
+	state := s.State
+	if state == "ok" && !s.well() {
+		state = "serves, and is not well"
+	}
+	rows := [][]string{command.Row("server", s.Server), command.Row("state", state),
 		command.Row("blocks", fmt.Sprintf("%d, %s", s.Blocks, command.Size(s.BlockBytes))),
 		command.Row("space", fmt.Sprintf("%s of drives, %s, %d groups in use%s", command.Size(s.DeviceBytes), limit, s.Groups, free)),
 		command.Row("hit ratio", hits)}

@@ -55,7 +55,7 @@ func (e *extent) check(name string) error {
 		{"keys of a mapping", e.keys, maxKeys}, {"pairs of equal keys", e.pairs, maxProblems},
 	} {
 		if x.n > x.most {
-			return skep.Invalidf("serve", name+", "+x.what, x.n, fmt.Sprintf("at most %d", x.most))
+			return skep.Invalidf("settings", name+", "+x.what, x.n, fmt.Sprintf("at most %d", x.most))
 		}
 	}
 	return nil
@@ -88,6 +88,6 @@ func firstOf(name string, list []error) []error {
 	if len(list) <= maxProblems {
 		return list
 	}
-	more := &skep.Error{Op: "serve", Kind: skep.Invalid, Field: name, Err: fmt.Errorf("%d problems more", len(list)-maxProblems)}
+	more := &skep.Error{Op: "settings", Kind: skep.Invalid, Field: name, Err: fmt.Errorf("%d problems more", len(list)-maxProblems)}
 	return append(list[:maxProblems:maxProblems], more)
 }

@@ -19,7 +19,7 @@ import (
 )
 
 func problem(field string, value, limit any) error {
-	return skep.Invalidf("serve", field, value, limit)
+	return skep.Invalidf("settings", field, value, limit)
 }
 
 // MostFileDevices is how many devices a store may have.
@@ -133,7 +133,7 @@ func (c *Config) checkTLS() (wrong []error) {
 	}
 	if t.Cert != "" && t.Key != "" {
 		if _, err := loadCertificate(t); err != nil {
-			wrong = append(wrong, &skep.Error{Op: "serve", Kind: skep.Invalid, Field: "tls", Err: err})
+			wrong = append(wrong, &skep.Error{Op: "settings", Kind: skep.Invalid, Field: "tls", Err: err})
 		}
 	}
 	return wrong
@@ -188,7 +188,7 @@ func (c *Config) credentials(environ func(string) (string, bool)) (out []auth.Cr
 			continue
 		}
 		if err := cc.secret(&cred, environ); err != nil {
-			wrong = append(wrong, &skep.Error{Op: "serve", Kind: skep.Invalid, Field: at, Err: err})
+			wrong = append(wrong, &skep.Error{Op: "settings", Kind: skep.Invalid, Field: at, Err: err})
 			continue
 		}
 		out = append(out, cred)

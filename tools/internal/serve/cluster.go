@@ -44,7 +44,7 @@ func (c *Config) clusterMap() (*clustermap.Map, *clustermap.Node, error) {
 func (c *Config) fileMap() (*clustermap.Map, error) {
 	text, err := readFile(c.Cluster, clustermap.MaxBytes)
 	if err != nil {
-		return nil, &skep.Error{Op: "serve", Kind: skep.Invalid, Field: "cluster", Value: c.Cluster, Err: err}
+		return nil, &skep.Error{Op: "settings", Kind: skep.Invalid, Field: "cluster", Value: c.Cluster, Err: err}
 	}
 	m, err := clustermap.Parse(text)
 	if err == nil && len(m.Down()) > 0 {

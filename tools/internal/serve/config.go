@@ -54,6 +54,8 @@ type StoreConfig struct {
 	TenantNamespaces  int    `yaml:"tenant_namespaces" doc:"how many namespaces one tenant may have; 0: 4096"`
 	Policy            string `yaml:"policy" doc:"what is kept: cost, lru, s3fifo"`
 	WriteBudget       Size   `yaml:"write_budget" flag:"write-budget" doc:"bytes a day that each device may be written, Durable puts aside; 0: any"`
+	ScrubRate         Size   `yaml:"scrub_rate" doc:"bytes a second of stored data that are read and verified, again and again; 0: never"`
+	BackgroundRate    Size   `yaml:"background_rate" doc:"bytes a second, at most, moved in the background; 0: what restores leave"`
 	EncryptionKeyFile string `yaml:"encryption_key_file" doc:"keys of all tenants that have none of their own, 64 hexadecimal digits a line, the newest first; empty: their payload is not encrypted"`
 	Backend           string `yaml:"backend" doc:"how devices are driven: auto, iouring, pool"`
 }
@@ -73,7 +75,7 @@ type PeersConfig struct {
 	Key    string `yaml:"key" doc:"its private key, PEM"`
 	CA     string `yaml:"ca" doc:"certificates that sign the nodes', PEM, and nobody else's: whoever has one of them may change the map"`
 
-	TokenFile string `yaml:"token_file" doc:"file with the token that this node shows the others where it sends them copies or serves RESP from the whole cluster: of tenant '*', with rights read and write, and admin for FLUSHDB, FLUSHALL and the deletion of a namespace that a repair has just given to another node, at every node; empty: none, while there are no credentials"`
+	TokenFile string `yaml:"token_file" doc:"file with the token that this node shows the others: of tenant '*', with rights read and write, and admin for FLUSHDB, FLUSHALL and deletions that overtake a repair; empty: none, while there are no credentials"`
 	ServerCA  string `yaml:"server_ca" doc:"certificates that sign those of the nodes' binary ports, PEM; empty: the system's. TLS is spoken to them where this node's own has it"`
 
 	RepairRate  Size     `yaml:"repair_rate" doc:"bytes a second of copies that this node sends to others that lack them; 0: it sends none"`

@@ -28,7 +28,7 @@ func reserved(devices int) int {
 func forConnections(limit, devices int) (int, error) {
 	left := limit - reserved(devices)
 	if left < leastConnections {
-		return 0, &skep.Error{Op: "serve", Kind: skep.Invalid, Field: "limit of open files", Value: limit,
+		return 0, &skep.Error{Op: "settings", Kind: skep.Invalid, Field: "limit of open files", Value: limit,
 			Limit: fmt.Sprintf("at least %d (%d for the store's files, %d for connections): raise it with ulimit -n, or LimitNOFILE= of a systemd unit", limit-left+leastConnections, limit-left, leastConnections)}
 	}
 	return left, nil

@@ -31,7 +31,7 @@ credentials:
 `, file, sha256.Sum256([]byte(token)))
 	_, err := Load(write(t, "skep.yaml", text), nil, nil)
 	require.ErrorIs(t, err, skep.Invalid)
-	require.EqualError(t, err, `skep: serve: invalid: credential "b", token is that of credential "a", `+
+	require.EqualError(t, err, `skep: settings: invalid: credential "b", token is that of credential "a", `+
 		"must be one that no other credential has")
 	require.NoError(t, os.WriteFile(file, []byte(rotated), 0o600))
 	c, err := Load(write(t, "skep.yaml", text), nil, nil)

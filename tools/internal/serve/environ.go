@@ -48,7 +48,7 @@ func (c *Config) misnamed(vars map[string]string) (wrong []error) {
 			continue
 		}
 		if limit := meant(all, name); limit != "" {
-			wrong = append(wrong, skep.Invalidf("serve", "the environment's "+name, "no setting", limit))
+			wrong = append(wrong, skep.Invalidf("settings", "the environment's "+name, "no setting", limit))
 		}
 	}
 	return firstOf("the environment", wrong)

@@ -73,7 +73,7 @@ func (s *server) listenEvents(out []listener) ([]listener, error) {
 	for _, p := range s.c.eventPorts() {
 		l, err := net.Listen("tcp", p.addr)
 		if err != nil {
-			return out, &skep.Error{Op: "serve", Kind: skep.Invalid, Field: p.name, Value: p.addr, Err: err}
+			return out, &skep.Error{Op: "settings", Kind: skep.Invalid, Field: p.name, Value: p.addr, Err: err}
 		}
 		if host, _, _ := net.SplitHostPort(p.addr); !loopback(host) {
 			s.log.Warn("KV events have no credentials: whoever reaches this port may read the keys of what is stored",
@@ -97,7 +97,7 @@ func (s *server) makeEvents() (err error) {
 	}
 	if o.Node == "" {
 		if o.Node, err = os.Hostname(); err != nil {
-			return &skep.Error{Op: "serve", Kind: skep.Invalid, Field: "events.node", Err: err}
+			return &skep.Error{Op: "settings", Kind: skep.Invalid, Field: "events.node", Err: err}
 		}
 	}
 	o.Log = s.log.With("part", "events")

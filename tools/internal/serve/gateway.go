@@ -85,7 +85,7 @@ func (c *Config) peerToken() (string, error) {
 func tokenIn(field, path string) (string, error) {
 	b, err := readFile(path, 4<<10)
 	if err != nil {
-		return "", &skep.Error{Op: "serve", Kind: skep.Invalid, Field: field, Value: path, Err: err}
+		return "", &skep.Error{Op: "settings", Kind: skep.Invalid, Field: field, Value: path, Err: err}
 	}
 	token := strings.TrimSpace(string(b))
 	if token == "" {
@@ -111,7 +111,7 @@ func (c *Config) peerTLS() (*tls.Config, error) {
 		}
 	}
 	if err != nil {
-		return nil, &skep.Error{Op: "serve", Kind: skep.Invalid, Field: "peers.server_ca", Value: c.Peers.ServerCA, Err: err}
+		return nil, &skep.Error{Op: "settings", Kind: skep.Invalid, Field: "peers.server_ca", Value: c.Peers.ServerCA, Err: err}
 	}
 	return t, nil
 }

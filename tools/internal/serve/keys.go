@@ -1,6 +1,9 @@
 package serve
 
 import (
+	"errors"
+	"fmt"
+	"io/fs"
 	"maps"
 	"os"
 	"slices"
@@ -16,18 +19,21 @@ const maxKeyBytes = 64 << 10
 // Errors name the file or variable, and never what is in it.
 func (c *Config) encryptionKeys(environ func(string) (string, bool)) (keys map[string][]store.EncryptionKey, wrong []error) {
 	keys = map[string][]store.EncryptionKey{}
-	read := func(tenant, field, file, env string) {
+	read := func(tenant, at, file, env string) {
 		var text []byte
 		var err error
+		x := &skep.Error{Op: "settings", Kind: skep.Invalid, Field: at + "encryption_key_file", Value: file}
 		switch {
 		case file != "" && env != "":
-			err = problem("encryption_key_file and encryption_key_env", "both set", "one of them")
+			wrong = append(wrong, problem(at+"encryption_key_file and "+at+"encryption_key_env", "both set", "one of them"))
+			return
 		case file != "":
 			text, err = readFile(file, maxKeyBytes)
 		case env != "":
+			x.Field, x.Value = at+"encryption_key_env", env
 			v, ok := environ(env)
 			if text = []byte(v); !ok {
-				err = problem("encryption_key_env", env+", which is not set", "a variable that is set")
+				err = errors.New("this variable is not set")
 			}
 		default:
 			return
@@ -36,12 +42,16 @@ func (c *Config) encryptionKeys(environ func(string) (string, bool)) (keys map[s
 			keys[tenant], err = store.ParseEncryptionKeys(text)
 		}
 		if err != nil {
-			wrong = append(wrong, &skep.Error{Op: "serve", Kind: skep.Invalid, Field: field, Err: err})
+			if x.Err = err; errors.Is(err, fs.ErrNotExist) {
+				x.Err = fmt.Errorf("%w: put it back, for nothing else reads what it encrypts; a new one is made by "+
+					"openssl rand -hex 32 > %s", err, file)
+			}
+			wrong = append(wrong, x)
 		}
 	}
-	read("", "store", c.Store.EncryptionKeyFile, "")
+	read("", "store.", c.Store.EncryptionKeyFile, "")
 	for _, name := range slices.Sorted(maps.Keys(c.Tenants)) {
-		read(name, "tenants."+name, c.Tenants[name].EncryptionKeyFile, c.Tenants[name].EncryptionKeyEnv)
+		read(name, "tenants."+name+".", c.Tenants[name].EncryptionKeyFile, c.Tenants[name].EncryptionKeyEnv)
 	}
 	return keys, wrong
 }

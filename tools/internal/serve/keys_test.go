@@ -55,7 +55,9 @@ tenants:
   unset: {encryption_key_env: SKEP_TEST_NO_KEY}
 `, write(t, "short", first[:60]))), nil, nil)
 	require.ErrorIs(t, err, skep.Invalid)
-	for _, part := range []string{"/none/keys", "tenants.short", "line 1", "tenants.twice", "SKEP_TEST_NO_KEY"} {
+	for _, part := range []string{"store.encryption_key_file is /none/keys", "openssl rand -hex 32 > /none/keys",
+		"tenants.short.encryption_key_file is", "line 1", "tenants.twice.encryption_key_file and",
+		"tenants.unset.encryption_key_env is SKEP_TEST_NO_KEY"} {
 		assert.ErrorContains(t, err, part)
 	}
 	assert.NotContains(t, err.Error(), "4b5a")

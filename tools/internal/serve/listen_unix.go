@@ -14,7 +14,7 @@ import (
 // replaced; one that answers is not.
 func listenUnix(path string, mode os.FileMode) (net.Listener, error) {
 	fail := func(err error) (net.Listener, error) {
-		return nil, &skep.Error{Op: "serve", Kind: skep.Invalid, Field: "unix", Value: path, Err: err}
+		return nil, &skep.Error{Op: "settings", Kind: skep.Invalid, Field: "unix", Value: path, Err: err}
 	}
 	if fi, err := os.Lstat(path); err == nil {
 		if fi.Mode()&os.ModeSocket == 0 {

@@ -125,14 +125,14 @@ func loadWithin(limit int64, path string, environ []string, flags map[string]str
 	for _, f := range fields(c) {
 		if text, ok := vars[f.env()]; ok {
 			if err := f.set(text); err != nil {
-				wrong = append(wrong, &skep.Error{Op: "serve", Kind: skep.Invalid, Field: f.env(), Err: err})
+				wrong = append(wrong, &skep.Error{Op: "settings", Kind: skep.Invalid, Field: f.env(), Err: err})
 			}
 		}
 	}
 	for _, f := range fields(c) {
 		if text, ok := flags[f.path]; ok {
 			if err := f.set(text); err != nil {
-				wrong = append(wrong, &skep.Error{Op: "serve", Kind: skep.Invalid, Field: "--" + f.flag, Err: err})
+				wrong = append(wrong, &skep.Error{Op: "settings", Kind: skep.Invalid, Field: "--" + f.flag, Err: err})
 			}
 		}
 	}
@@ -171,14 +171,14 @@ func (c *Config) merge(name string, text []byte) (wrong []error) {
 	switch {
 	case err == nil || errors.Is(err, io.EOF):
 		if err == nil && d.Decode(new(yaml.Node)) != io.EOF {
-			wrong = append(wrong, skep.Invalidf("serve", name, "several documents", "one"))
+			wrong = append(wrong, skep.Invalidf("settings", name, "several documents", "one"))
 		}
 	case errors.As(err, &types):
 		for _, e := range types.Errors {
-			wrong = append(wrong, &skep.Error{Op: "serve", Kind: skep.Invalid, Field: name, Err: errors.New(c.unknown(e))})
+			wrong = append(wrong, &skep.Error{Op: "settings", Kind: skep.Invalid, Field: name, Err: errors.New(c.unknown(e))})
 		}
 	default:
-		wrong = append(wrong, &skep.Error{Op: "serve", Kind: skep.Invalid, Field: name, Err: err})
+		wrong = append(wrong, &skep.Error{Op: "settings", Kind: skep.Invalid, Field: name, Err: err})
 	}
 	return firstOf(name, wrong)
 }
@@ -194,6 +194,9 @@ func (c *Config) unknown(text string) string {
 	text = m[1] + ": there is no setting " + m[2] + " here"
 	for _, f := range fields(c) {
 		if f.flag == m[2] || f.path == m[2] || strings.HasSuffix(f.path, "."+m[2]) {
+			if !strings.Contains(f.path, ".") {
+				return text + "; it is " + f.path + ", at the top"
+			}
 			return text + "; it is " + f.path
 		}
 	}
@@ -209,7 +212,7 @@ func readFile(path string, limit int64) ([]byte, error) {
 	defer f.Close()
 	b, err := io.ReadAll(io.LimitReader(f, limit+1))
 	if err == nil && int64(len(b)) > limit {
-		err = skep.Invalidf("serve", path+", bytes", fmt.Sprintf("over %d", limit), fmt.Sprintf("at most %d", limit))
+		err = skep.Invalidf("settings", path+", bytes", fmt.Sprintf("over %d", limit), fmt.Sprintf("at most %d", limit))
 	}
 	return b, err
 }

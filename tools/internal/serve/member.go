@@ -42,7 +42,7 @@ func (c *Config) checkPeers() (wrong []error) {
 		wrong = append(wrong, problem("peers.cert, peers.key and peers.ca", "some of them", "all three or none"))
 	case all:
 		if _, err := loadPeerCertificate(p); err != nil {
-			wrong = append(wrong, &skep.Error{Op: "serve", Kind: skep.Invalid, Field: "peers", Err: err})
+			wrong = append(wrong, &skep.Error{Op: "settings", Kind: skep.Invalid, Field: "peers", Err: err})
 		}
 	}
 	if p.RepairRate > 0 && p.RepairEvery < Duration(time.Second) {
@@ -107,7 +107,7 @@ func (s *server) join() error {
 	at := s.c.peerListen(id)
 	l, err := net.Listen("tcp", at)
 	if err != nil {
-		return &skep.Error{Op: "serve", Kind: skep.Invalid, Field: "peers.listen", Value: at, Err: err}
+		return &skep.Error{Op: "settings", Kind: skep.Invalid, Field: "peers.listen", Value: at, Err: err}
 	}
 	log := s.log.With("part", "cluster")
 	c, err := consensus.Open(consensus.Options{

@@ -92,7 +92,7 @@ func (l securing) Accept() (net.Conn, error) {
 
 // loadPeerCertificate reads the files p names. Each side has to have a certificate that the others' CA has signed.
 func loadPeerCertificate(p *PeersConfig) (*tls.Config, error) {
-	cert, err := tls.LoadX509KeyPair(p.Cert, p.Key)
+	cert, err := keyPair(p.Cert, p.Key)
 	if err != nil {
 		return nil, err
 	}

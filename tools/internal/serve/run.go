@@ -12,7 +12,6 @@ import (
 	"net"
 	"net/http"
 	"os"
-	"runtime"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -28,7 +27,6 @@ import (
 	"github.com/skepkv/skep/replication/clustermap"
 	"github.com/skepkv/skep/replication/fence"
 	"github.com/skepkv/skep/store"
-	"github.com/skepkv/skep/store/device"
 	"github.com/skepkv/skep/store/memory"
 	"github.com/skepkv/skep/tools/internal/kvevents"
 	"github.com/skepkv/skep/wire"
@@ -213,24 +211,10 @@ func (s *server) sayCapacity(ctx context.Context) error {
 		return err
 	}
 	if c := st.CapacityBytes; c > 0 && st.DeviceBytes > c {
-		s.log.Warn("store.capacity_bytes is below what the devices have: they keep their size, and grow no more", "capacity_bytes", c, "have", st.DeviceBytes)
+		s.log.Warn("store.capacity_bytes is below what the devices have: they keep their size, and grow no more",
+			"capacity_bytes", c, "have", st.DeviceBytes)
 	}
 	return nil
-}
-
-func (c *Config) storeOptions() store.Options {
-	so := store.Options{
-		Dir: c.Dir, Devices: c.Devices, DeviceCount: c.FileDevices, CapacityBytes: int64(c.Store.CapacityBytes), ChangeCapacity: c.Store.ChangeCapacity, BlockBytes: int64(c.Store.BlockBytes),
-		CacheBytes: int64(c.Store.DRAMBytes), IOBytes: int64(c.Store.IOBytes), LeasedBytes: int64(c.Store.LeasedBytes),
-		PinnedBytes: int64(c.Store.PinnedBytes), TenantNamespaces: c.Store.TenantNamespaces, Policy: c.Store.Policy, TenantBytes: c.shares(),
-		WriteBudget: int64(c.Store.WriteBudget),
-		Device:      device.Options{Backend: c.Store.Backend},
-	}
-	so.Admin = runtime.GOOS != "windows" // skep top and its like look in through it
-	if so.CacheBytes == 0 {
-		so.CacheBytes = -1 // none; 0 would be the default
-	}
-	return so
 }
 
 func (c *Config) shares() map[string]int64 {
@@ -296,7 +280,7 @@ func (s *server) listen() (out []listener, err error) {
 	for _, p := range s.c.ports() {
 		l, err := net.Listen("tcp", p.addr)
 		if err != nil {
-			return out, &skep.Error{Op: "serve", Kind: skep.Invalid, Field: p.name, Value: p.addr, Err: err}
+			return out, &skep.Error{Op: "settings", Kind: skep.Invalid, Field: p.name, Value: p.addr, Err: err}
 		}
 		secure := s.c.TLS.Cert != "" && !slices.Contains(s.c.TLS.Plain, p.name)
 		if host, _, _ := net.SplitHostPort(p.addr); !secure && !loopback(host) {
@@ -571,7 +555,8 @@ func (s *server) say() {
 		s.log.Warn("no credential is an operator's: nobody may see metrics and the store's figures or steer background work; give one tenant '*' and the right admin")
 	}
 	if s.dir.Open() {
-		s.log.Warn("no credentials are configured: whoever reaches the loopback ports or the socket is the tenant default, with all rights")
+		s.log.Warn("no credentials are configured: whoever reaches the loopback ports or the socket is the tenant " +
+			"default, with all rights")
 	}
 }
 

@@ -90,6 +90,15 @@ func TestDevicesByNumberAndByPath(t *testing.T) {
 }
 
 // A write budget is the store's, and needs a DRAM tier, in which blocks wait.
+func TestBackgroundRatesAreSettings(t *testing.T) {
+	t.Parallel()
+	c, err := Load(write(t, "skep.yaml", "dir: /d\nstore: {scrub_rate: 50MB}\n"),
+		[]string{"SKEP_STORE_BACKGROUND_RATE=100MB"}, nil)
+	require.NoError(t, err)
+	assert.EqualValues(t, 50e6, c.storeOptions().ScrubRate)
+	assert.EqualValues(t, 100e6, c.storeOptions().BackgroundRate)
+}
+
 func TestAWriteBudgetIsASetting(t *testing.T) {
 	t.Parallel()
 	c, err := Load(write(t, "skep.yaml", "dir: /d\nstore: {write_budget: 3.84TB}\n"), nil, nil)

@@ -4,12 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 	"time"
 
 	"golang.org/x/time/rate"
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/store"
+	"github.com/skepkv/skep/store/device"
 	"github.com/skepkv/skep/wire/httpapi"
 	"github.com/skepkv/skep/wire/resp"
 )
@@ -232,4 +234,22 @@ func (c *Config) copies(namespace string) int {
 		return c.Redis.Copies
 	}
 	return 1
+}
+
+func (c *Config) storeOptions() store.Options {
+	so := store.Options{
+		Dir: c.Dir, Devices: c.Devices, DeviceCount: c.FileDevices,
+		CapacityBytes: int64(c.Store.CapacityBytes), ChangeCapacity: c.Store.ChangeCapacity, BlockBytes: int64(c.Store.BlockBytes),
+		CacheBytes: int64(c.Store.DRAMBytes), IOBytes: int64(c.Store.IOBytes), LeasedBytes: int64(c.Store.LeasedBytes),
+		PinnedBytes: int64(c.Store.PinnedBytes), TenantNamespaces: c.Store.TenantNamespaces, Policy: c.Store.Policy,
+		TenantBytes: c.shares(),
+		WriteBudget: int64(c.Store.WriteBudget),
+		ScrubRate:   int64(c.Store.ScrubRate), BackgroundRate: int64(c.Store.BackgroundRate),
+		Device: device.Options{Backend: c.Store.Backend},
+	}
+	so.Admin = runtime.GOOS != "windows" // skep top and its like look in through it
+	if so.CacheBytes == 0 {
+		so.CacheBytes = -1 // none; 0 would be the default
+	}
+	return so
 }

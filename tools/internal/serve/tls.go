@@ -5,6 +5,8 @@ import (
 	"crypto/x509"
 	"encoding/pem"
 	"errors"
+	"fmt"
+	"io/fs"
 	"log/slog"
 	"sync/atomic"
 	"time"
@@ -25,7 +27,7 @@ type loaded struct {
 
 // loadCertificate reads the files t names.
 func loadCertificate(t *TLSConfig) (*loaded, error) {
-	cert, err := tls.LoadX509KeyPair(t.Cert, t.Key)
+	cert, err := keyPair(t.Cert, t.Key)
 	if err != nil {
 		return nil, err
 	}
@@ -58,6 +60,15 @@ func loadCertificate(t *TLSConfig) (*loaded, error) {
 		c.ClientAuth = tls.VerifyClientCertIfGiven
 	}
 	return &loaded{c, expires}, nil
+}
+
+// keyPair reads a certificate and its key. Errors name the files.
+func keyPair(cert, key string) (tls.Certificate, error) {
+	c, err := tls.LoadX509KeyPair(cert, key)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, fs.ErrPermission) { // those name theirs
+		err = fmt.Errorf("certificate %s with key %s: %w", cert, key, err)
+	}
+	return c, err
 }
 
 // soonest notes when a certificate runs out, if that is before the others of its setting.

@@ -5,7 +5,7 @@ import selectors
 import unittest
 
 import skepkv
-from serving import Server, eventually
+from serving import Server, eventually, shut
 from test_store import MISSING, block, key
 
 
@@ -14,7 +14,7 @@ class Queues(unittest.TestCase):
         self.server = Server()
         self.addCleanup(self.server.stop)
         self.store = skepkv.connect(self.server.url)
-        self.addCleanup(self.store.close)
+        self.addCleanup(shut, self.store)
         self.space = self.store.namespace("n")
         self.queue = self.store.queue(4)
         self.addCleanup(self.queue.close)
@@ -90,7 +90,7 @@ class Queues(unittest.TestCase):
         store = skepkv.connect(self.server.url)
         queue, into = store.queue(), bytearray(64 << 10)
         queue.restore(store.namespace("n"), [key(0)], [into])
-        store.close()
+        shut(store)
         queue.close()
         into.extend(b"x")  # nobody holds it
         with self.assertRaises(skepkv.Invalid):

@@ -10,7 +10,7 @@ import unittest
 from unittest import mock
 
 import skepkv
-from serving import TOKEN, Cluster, Server, certificate, eventually
+from serving import TOKEN, Cluster, Server, certificate, eventually, shut
 
 MISSING = (2, 21)
 
@@ -60,7 +60,7 @@ class OnServer(unittest.TestCase):
 
     def connect(self, **o):
         store = skepkv.connect(self.server.url, **o)
-        self.addCleanup(store.close)
+        self.addCleanup(shut, store)
         return store
 
 

@@ -229,9 +229,9 @@ class Client:
     def want(self, namespace, keys, **fields):
         return read_wants(self._call(WANT, want(namespace, keys, **fields)))
 
-    def put(self, namespace, blocks, **fields):
+    def put(self, namespace, blocks, each=False, **fields):
         payload = b"".join(data for b in blocks for _, data in b.parts)
-        return read_results(self._call(PUT, put(namespace, blocks, **fields), payload))
+        return read_results(self._call(PUT_EACH if each else PUT, put(namespace, blocks, **fields), payload))
 
     def put_parts(self, namespace, key, parts, piece=1 << 20, **fields):
         """One block, written piece by piece."""

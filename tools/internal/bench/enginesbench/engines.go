@@ -54,8 +54,9 @@ func (o *Options) validate() error {
 
 // Row is one call, by one way.
 type Row struct {
-	Call  string  `json:"call"`                // put, put to memory, get from drives, get, or lookup
-	Way   string  `json:"way"`                 // skepkv, embedded (a Store in this process), mooncake or fio
+	Call string `json:"call"` // put, put to memory, get from drives, get, or lookup
+	// skepkv, each (the same, each key a chain of its own), embedded (a Store in this process), mooncake or fio
+	Way   string  `json:"way"`
 	GBps  float64 `json:"gbps"`                // of a put or a get (GB/s)
 	CPU   float64 `json:"client_cpu_s_per_gb"` // of the client; embedded has the store's in it (s/GB)
 	Us    float64 `json:"us_p50"`              // of a lookup; 0 elsewhere (µs)
@@ -81,7 +82,8 @@ type Result struct {
 const method = "%d blocks of %d bytes in batches of %d: put, got from the drive, read twice through the " +
 	"store's own memory, and got from there, every byte compared; ways in turns. put to memory: a chain that is " +
 	"accepted, and drives are waited for after it. skepkv: Python, memory shared with a " +
-	"skep serve of one file whose DRAM tier has room for twice the blocks. embedded: the same store in this process. " +
+	"skep serve of one file whose DRAM tier has room for twice the blocks. " +
+	"each: the same, each key a chain of its own. embedded: the same store in this process. " +
 	"mooncake: Python, Mooncake Store's batch_put_from and batch_get_into over TCP, blocks in another process's " +
 	"memory. fio: %s, to a file beside the store's, as deep as a batch. lookup: %d keys of a chain over the Unix socket, 200 times a round"
 
@@ -205,6 +207,8 @@ func (e *runner) sum(ways []*way, lookup *Row) {
 				r.Goal = "client CPU at most 0.05 s/GB"
 			case "embedded":
 				r.Ratio, r.Goal = bench.Div(ours, r.GBps), "ratio at least 0.9"
+			case "each":
+				r.Ratio, r.Goal = bench.Div(ours, r.GBps), "ratio at most 1.05"
 			case "mooncake":
 				r.Ratio, r.Goal = bench.Div(ours, r.GBps), "ratio at least 3"
 			case "fio":
@@ -239,7 +243,10 @@ func (e *runner) start(ctx context.Context) ([]*way, error) {
 	for _, p := range []struct {
 		name, python string
 		args         []string
-	}{{"skepkv", e.Python, []string{server}}, {"mooncake", cmp.Or(e.MooncakePython, e.Python), nil}} {
+	}{
+		{"skepkv", e.Python, []string{server}}, {"each", e.Python, []string{server}},
+		{"mooncake", cmp.Or(e.MooncakePython, e.Python), nil},
+	} {
 		c, why, err := e.python(ctx, p.python, script, p.name, p.args...)
 		if err != nil {
 			return nil, err

@@ -1,6 +1,7 @@
 """A client in Python that `skep-bench engines` starts and asks for rounds: a line in, a line of JSON out.
 
     engines.py skepkv BLOCKS BYTES BATCH KEYS SOCKET     blocks in memory shared with a server
+    engines.py each BLOCKS BYTES BATCH KEYS SOCKET       the same, each key a chain of its own
     engines.py mooncake BLOCKS BYTES BATCH KEYS          blocks in a Mooncake Store of its own, over TCP, zero-copy
     engines.py segment BYTES MASTER                      the process that has Mooncake's blocks
 
@@ -98,6 +99,18 @@ class Skepkv:
             took.append(1e6 * (time.perf_counter() - began))
             assert found.blocks == len(self.asked) // 32
         return statistics.median(took)
+
+
+class Each(Skepkv):
+    def __init__(self, blocks, size, keys, socket_path):
+        super().__init__(blocks, size, 0, socket_path)
+        self.version += ", each key a chain"
+        one = {"name": "skepkv/bench/each", "chained": True, "each": True}
+        self.space, self.through = self.store.namespace(**one), self.socket.namespace(**one)
+        self.behind = self.space
+
+    def accept(self, b):
+        assert self.space.put(self.names[b], self.places[b], timeout=60, accepted=True)
 
 
 def port():
@@ -243,7 +256,7 @@ def main(kind, blocks, size, batch, keys, *rest):
         print(json.dumps(answer), file=answers, flush=True)
 
     try:
-        way = {"skepkv": Skepkv, "mooncake": Mooncake}[kind](blocks, size, keys, *rest)
+        way = {"skepkv": Skepkv, "each": Each, "mooncake": Mooncake}[kind](blocks, size, keys, *rest)
     except Skipped as e:
         say({"skipped": str(e)})
         return

@@ -1,0 +1,39 @@
+package lent
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/store/memstore"
+)
+
+// mapping is a Store whose server maps one piece of memory.
+type mapping struct {
+	skep.Store
+	mem   *byte
+	doubt bool
+}
+
+func (m *mapping) Shares(p []byte) bool  { return &p[0] == m.mem }
+func (m *mapping) InDoubt(p []byte) bool { return m.doubt && &p[0] == m.mem }
+
+func TestMemoryThatAServerWritesTo(t *testing.T) {
+	t.Parallel()
+	mine, other := make([]byte, 8), make([]byte, 8)
+	st := &mapping{Store: memstore.New(memstore.Options{}), mem: &mine[0], doubt: true}
+	into := func(d skep.Destination) *skep.RestoreRequest {
+		return &skep.RestoreRequest{Chains: []skep.Chain{{Dest: d}}}
+	}
+	paged := &skep.Paged{Planes: [][2][]byte{{other}, {other, mine}}}
+	require.True(t, Lends(st, into(skep.Destination{Memory: mine})))
+	require.True(t, Lends(st, into(skep.Destination{Paged: paged})))
+	require.False(t, Lends(st, into(skep.Destination{Memory: other})))
+	require.False(t, Lends(st, into(skep.Destination{})), "chunks are lent by the Store")
+	require.False(t, Lends(st.Store, into(skep.Destination{Memory: mine})))
+	require.True(t, InDoubt(st, into(skep.Destination{Paged: paged})))
+	require.False(t, InDoubt(st, into(skep.Destination{Memory: other})))
+	st.doubt = false
+	require.False(t, InDoubt(st, into(skep.Destination{Memory: mine})), "the server is done")
+}
