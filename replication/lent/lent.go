@@ -1,5 +1,6 @@
-// Package lent says whether a node's server writes to memory of a caller's by itself, as it does to memory that it maps.
-// A call that is given up leaves such memory in doubt: nobody else may write there until the server is known to be done.
+// Package lent says whether a node's server writes to memory of a caller's by itself, as it does to memory that it
+// maps. A call that is given up leaves such memory in doubt: nobody else may write there until the server is known to
+// be done.
 package lent
 
 import (
