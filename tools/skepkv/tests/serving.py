@@ -4,6 +4,7 @@ import hashlib
 import http.server
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -12,7 +13,7 @@ import threading
 import time
 import unittest
 import urllib.parse
-from xml.sax.saxutils import escape
+from xml.sax.saxutils import escape, unescape
 
 import skepkv
 
@@ -181,6 +182,12 @@ class S3(http.server.BaseHTTPRequestHandler):
             out, body = out + rest[:n], rest[n + 2 :] if n else b""
         self.server.objects[self.name()] = out or body
         self.answer()
+
+    def do_POST(self):
+        """Deletes what is named: the only POST that the server makes."""
+        for name in re.findall(rb"<Key>(.*?)</Key>", self.rfile.read(int(self.headers["Content-Length"]))):
+            self.server.objects.pop(unescape(name.decode()), None)
+        self.answer(body=b"<DeleteResult></DeleteResult>")
 
     def do_GET(self):
         asked = urllib.parse.parse_qs(urllib.parse.urlsplit(self.path).query)
