@@ -307,12 +307,13 @@ class Cluster:
 
 
 def shut(store):
-    """Closes a store whose calls may be under way. A server that needs more than a second for its goodbye may still use
-    their memory, and close says so; the store is closed all the same."""
+    """Closes a store whose calls may be under way, and says whether their memory is free: a server that needs more than
+    a second for its goodbye may still use it, and close says so. The store is closed all the same."""
     try:
         store.close()
     except skepkv.NotReleased:
-        pass
+        return False
+    return True
 
 
 def differing(server, engine, count):
