@@ -10,13 +10,15 @@ import (
 )
 
 // named asks every node for those of keys that it has: of keys that stand alone, the nodes that they go to. It adds
-// up what they say, and is at most one a key. Made has nodes be given the namespace that do not have it.
+// up what they say, and is at most one a key; there is how many of keys some node has, -1 where nobody was asked that.
+// Made has nodes be given the namespace that do not have it.
 func (s many) named(ctx context.Context, op string, sp *space, sc skep.Scope, keys []skep.Key, made bool,
-	f func(ctx context.Context, n *node, sc skep.Scope, keys []skep.Key) (int, error)) (total int, err error) {
+	f func(ctx context.Context, n *node, sc skep.Scope, keys []skep.Key) (int, error)) (total, there int, err error) {
 	most := len(keys)
+	there = -1
 	if s.copies(sp) > 1 {
 		if n, ok := s.present(ctx, op, sp, sc, keys); ok {
-			most = n
+			most, there = n, n
 		}
 	}
 	var sum atomic.Int64
@@ -35,7 +37,7 @@ func (s many) named(ctx context.Context, op string, sp *space, sc skep.Scope, ke
 			return err
 		})
 	})
-	return int(min(sum.Load(), int64(most))), err
+	return int(min(sum.Load(), int64(most))), there, err
 }
 
 // missed says whether there are nodes that are down. The others remember for them what is deleted (package fence):
@@ -93,13 +95,16 @@ func (s many) Delete(ctx context.Context, sc skep.Scope, keys []skep.Key) (int, 
 	if !sp.Chained && s.of.Epoch > 1 {
 		beside.Go(func() { stray = s.deleteStrays(ctx, op, sp, sc, keys) })
 	}
-	n, err := s.named(ctx, op, sp, sc, keys, s.missed(),
+	n, there, err := s.named(ctx, op, sp, sc, keys, s.missed(),
 		func(ctx context.Context, n *node, sc skep.Scope, keys []skep.Key) (int, error) {
 			return n.st.Delete(ctx, sc, keys)
 		})
 	beside.Wait()
 	if err == nil {
 		err = stray
+	}
+	if err == nil && there >= 0 {
+		return there, nil // a node may have deleted a copy at another one before that one was asked
 	}
 	return n, err
 }
@@ -138,7 +143,7 @@ func (s many) Hint(ctx context.Context, sc skep.Scope, keys []skep.Key, h skep.H
 	if err != nil {
 		return 0, err
 	}
-	return s.named(ctx, op, sp, sc, keys, false, func(
+	total, _, err := s.named(ctx, op, sp, sc, keys, false, func(
 		ctx context.Context, n *node, sc skep.Scope, keys []skep.Key,
 	) (int, error) {
 		k, err := n.st.Hint(ctx, sc, keys, h)
@@ -147,6 +152,7 @@ func (s many) Hint(ctx context.Context, sc skep.Scope, keys []skep.Key, h skep.H
 		}
 		return k, err
 	})
+	return total, err
 }
 
 // Purge implements skep.Deleter. It has to reach every node: where one did not answer, what it has is there when it
