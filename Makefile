@@ -42,7 +42,7 @@ download: ## the modules that all of it is made of
 	$(call each,mod download,)
 
 demo: build ## a workload, a kill and a recovery on four files, under 90 s, no root
-	bin/skep demo
+	bin/skep demo --page bin/demo.html
 
 cluster: build ## three nodes on this machine, a workload, a kill of one: what was lost and found; under two minutes, no root
 	bin/skep cluster demo

@@ -108,8 +108,26 @@ func writeArchive(out, top string, entries []entry, at time.Time) (name string, 
 	})
 }
 
+// manual is the files of docs/ by their paths in the tree, which are those in archives and packages, too: links from README
+// and between pages lead on there.
+func (b *built) manual() (map[string]string, error) {
+	list := map[string]string{}
+	err := filepath.WalkDir(filepath.Join(b.dir, "docs"), func(from string, d os.DirEntry, err error) error {
+		if err == nil && d.Type().IsRegular() {
+			name, _ := filepath.Rel(b.dir, from)
+			list[filepath.ToSlash(name)] = from
+		}
+		return err
+	})
+	return list, err
+}
+
 // archives writes an archive of each architecture, and one of the library for this machine's.
 func archives(b *built, out string) (names []string, err error) {
+	manual, err := b.manual()
+	if err != nil {
+		return nil, err
+	}
 	for arch, bin := range sorted(b.bin) {
 		top := fmt.Sprintf("skep_%s_linux_%s", b.version, arch)
 		entries := []entry{
@@ -123,13 +141,22 @@ func archives(b *built, out string) (names []string, err error) {
 		for _, name := range []string{madeBash, madeZsh, madeFish} {
 			entries = append(entries, entry{name: "completions/" + name, from: filepath.Join(b.made, name)})
 		}
+		for name, from := range sorted(manual) {
+			entries = append(entries, entry{name: name, from: from})
+		}
 		for i := range entries {
 			entries[i].mode = 0o644
 		}
 		for name, from := range sorted(bin) {
 			entries = append(entries, entry{name: "bin/" + name, from: from, mode: 0o755})
 		}
-		for _, dir := range []string{"", "bin", "completions", "examples"} {
+		dirs := map[string]bool{"": true}
+		for _, e := range entries {
+			for dir := path.Dir(e.name); dir != "."; dir = path.Dir(dir) {
+				dirs[dir] = true
+			}
+		}
+		for dir := range sorted(dirs) {
 			entries = append(entries, entry{name: dir, mode: 0o755})
 		}
 		name, err := writeArchive(out, top, entries, b.time)

@@ -142,6 +142,13 @@ func (b *built) debSkep(arch, tmp string) (*nfpm.Info, error) {
 	for name, from := range sorted(b.bin[arch]) {
 		info.Contents = append(info.Contents, content(from, "/usr/bin/"+name, 0o755))
 	}
+	manual, err := b.manual()
+	if err != nil {
+		return nil, err
+	}
+	for name, from := range sorted(manual) {
+		info.Contents = append(info.Contents, content(from, "/usr/share/doc/skep/"+name, 0o644))
+	}
 	scripts := filepath.Join(b.dir, "tools/deploy/debian")
 	info.Scripts = nfpm.Scripts{
 		PostInstall: filepath.Join(scripts, "postinst"),

@@ -2,9 +2,11 @@ package main
 
 import (
 	"bytes"
+	"compress/gzip"
 	"os"
 	"os/exec"
 	"path/filepath"
+	re "regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -254,4 +256,41 @@ func imagesIn(t *testing.T, file string) map[string]v1.Image {
 		require.NoError(t, err)
 	}
 	return out
+}
+
+// What README and the manual's first page link to lies in archives and packages where they look for it.
+func TestTheManualComesWithTheProgram(t *testing.T) {
+	t.Parallel()
+	dir, names := all(t, programsOf(t))
+	i := slices.IndexFunc(names, func(n string) bool { return strings.HasSuffix(n, "linux_amd64.tar.gz") })
+	require.NotEqual(t, -1, i, "%v", names)
+	f, err := os.Open(filepath.Join(dir, names[i]))
+	require.NoError(t, err)
+	defer f.Close()
+	z, err := gzip.NewReader(f)
+	require.NoError(t, err)
+	to := t.TempDir()
+	require.NotEmpty(t, untar(t, z, to))
+	places := map[string]string{"archive": filepath.Join(to, strings.TrimSuffix(names[i], ".tar.gz"))}
+	if _, err := exec.LookPath("dpkg-deb"); err == nil {
+		i := slices.IndexFunc(names, func(n string) bool { return strings.HasPrefix(n, "skep_") && strings.HasSuffix(n, "_amd64.deb") })
+		require.NotEqual(t, -1, i, "%v", names)
+		root := t.TempDir()
+		_, err := output(dir, nil, "dpkg-deb", "-x", names[i], root)
+		require.NoError(t, err)
+		places["package"] = filepath.Join(root, "usr/share/doc/skep")
+	} else {
+		t.Log("dpkg-deb is not installed: the package was not looked into")
+	}
+	link := re.MustCompile(`\]\((docs/[^)#]+|(?:tutorials|howto|reference|explanation)/[^)#]+)`)
+	for name, top := range places {
+		for _, page := range []string{"README.md", "docs/README.md"} {
+			found := link.FindAllStringSubmatch(read(t, filepath.Join(top, page)), -1)
+			require.NotEmpty(t, found, "%s: %s", name, page)
+			for _, m := range found {
+				_, err := os.Stat(filepath.Join(top, filepath.Dir(page), m[1]))
+				assert.NoError(t, err, "%s: a link of %s", name, page)
+			}
+		}
+	}
 }

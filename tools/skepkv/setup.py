@@ -1,6 +1,8 @@
-"""The wheel has a C library in it and no extension module: one for every Python, and for one platform."""
+"""The wheel has a C library in it and no extension module: one for every Python, and for one platform.
+Its version is that of the programs of the same commit, as Python writes versions."""
 
 import os
+import re
 
 from setuptools import Distribution, setup
 from setuptools.command.bdist_wheel import bdist_wheel
@@ -16,4 +18,15 @@ class Wheel(bdist_wheel):
         return "py3", "none", os.environ.get("SKEPKV_PLATFORM") or super().get_tag()[2]
 
 
-setup(distclass=Platform, cmdclass={"bdist_wheel": Wheel})
+def python(version: str) -> str:
+    """A version of Go's modules as Python writes it: of a commit after a release, that of the next release's development."""
+    m = re.fullmatch(r"v(\d+\.\d+\.\d+)(?:-(rc|beta|alpha)\.(\d+))?(?:[-.](?:0\.)?(\d{14})-([0-9a-f]{12}))?(\+dirty)?", version)
+    if not m:
+        return "0.0.0.dev0"
+    release, kind, number, at, commit, dirty = m.groups()
+    pre = {"rc": "rc", "beta": "b", "alpha": "a"}[kind] + number + (".post1" if at else "") if kind else ""
+    local = ".".join(filter(None, (commit, "dirty" if dirty else "")))
+    return release + pre + (f".dev{at}" if at else "") + (f"+{local}" if local else "")
+
+
+setup(version=python(os.environ.get("SKEPKV_VERSION", "")), distclass=Platform, cmdclass={"bdist_wheel": Wheel})

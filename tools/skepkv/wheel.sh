@@ -5,6 +5,7 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 GO=${GO:-go} PYTHON=${PYTHON:-python3} out=$PWD/bin/wheel arch=$(uname -m)
+trap 'rm -rf "$out"/{venv,clean,src}' EXIT
 
 skip() {
 	echo "skipped: $1"
@@ -31,7 +32,8 @@ build() {
 	cp -r tools/skepkv/pyproject.toml tools/skepkv/setup.py tools/skepkv/README.md tools/skepkv/src "$out/src/"
 	CC=$cc GO=$GO tools/libskep/build.sh "$out/src/src/skepkv" '-s -w'
 	rm "$out/src/src/skepkv/libskep.so" # a wheel has no links
-	SKEPKV_PLATFORM=$platform "$out/venv/bin/pip" wheel -q --disable-pip-version-check --no-deps --no-build-isolation -w "$out" "$out/src"
+	SKEPKV_VERSION=$("$GO" version -m "$out/src/src/skepkv/libskep.so.1" | awk '$1 == "mod" {print $3}') \
+		SKEPKV_PLATFORM=$platform "$out/venv/bin/pip" wheel -q --disable-pip-version-check --no-deps --no-build-isolation -w "$out" "$out/src"
 	ls -sh "$out"/*.whl
 }
 
@@ -49,7 +51,7 @@ check() {
 		rm -rf "$out/clean"
 		"$p" -m venv "$out/clean" >/dev/null 2>&1 || { echo "skipped: $p has no venv or no pip"; continue; }
 		"$out/clean/bin/pip" install -q --disable-pip-version-check --no-index --no-deps "$wheel"
-		"$out/clean/bin/python" -c 'import sys, skepkv; print(sys.version.split()[0], skepkv.__file__)'
+		"$out/clean/bin/python" -c 'import sys, skepkv; print(sys.version.split()[0], skepkv.__file__, skepkv.__version__)'
 		env -u SKEPKV_LIBRARY -u PYTHONPATH SKEP_BINARY="$PWD/bin/skep" "$out/clean/bin/python" -B -m unittest discover -s tools/skepkv/tests
 		"$out/clean/bin/pip" install -q --disable-pip-version-check numpy 2>"$out/pip.log" ||
 			{ echo "skipped: the tiny engine, which needs numpy ($out/pip.log)"; continue; }

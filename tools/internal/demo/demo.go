@@ -224,7 +224,9 @@ func Run(ctx context.Context, o Options) (res *Result, err error) {
 		switch {
 		case err != nil && !o.Keep:
 			err = errors.Join(err, os.RemoveAll(root))
-		case !o.Keep:
+		case !o.Keep && o.Page != "":
+			err = os.RemoveAll(root)
+		case !o.Keep: // the page is there
 			err = os.RemoveAll(dir)
 		}
 	}()

@@ -101,3 +101,14 @@ def key(*names: bytes) -> bytes:
 def version() -> int:
     """The SKEP_VERSION of the library."""
     return library().version
+
+
+def __getattr__(name: str) -> str:
+    if name != "__version__":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import metadata
+
+    try:
+        return metadata.version("skepkv")  # the programs' of the same commit
+    except metadata.PackageNotFoundError:
+        return "0.0.0.dev0"  # not installed: it runs from the source

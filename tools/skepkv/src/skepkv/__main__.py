@@ -20,7 +20,7 @@ def doctor(url: str, token: str, tls: str | None, tenant: str) -> int:
     try:
         from ._library import library
 
-        say("ok", step, f"{library().path}, version {skepkv.version()}")
+        say("ok", step, f"{library().path}, interface {skepkv.version()}, package {skepkv.__version__}")
         step = "server"
         with skepkv.connect(url, token=token, tls=tls) as store:
             say("ok", step, f"{url}, {'with a token' if token else 'without a token'}")
