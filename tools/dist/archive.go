@@ -108,8 +108,8 @@ func writeArchive(out, top string, entries []entry, at time.Time) (name string, 
 	})
 }
 
-// manual is the files of docs/ by their paths in the tree, which are those in archives and packages, too: links from README
-// and between pages lead on there.
+// manual is the files of docs/ by their paths in the tree, which are those in archives and packages, too: links from
+// README and between pages lead on there.
 func (b *built) manual() (map[string]string, error) {
 	list := map[string]string{}
 	err := filepath.WalkDir(filepath.Join(b.dir, "docs"), func(from string, d os.DirEntry, err error) error {

@@ -273,7 +273,9 @@ func TestTheManualComesWithTheProgram(t *testing.T) {
 	require.NotEmpty(t, untar(t, z, to))
 	places := map[string]string{"archive": filepath.Join(to, strings.TrimSuffix(names[i], ".tar.gz"))}
 	if _, err := exec.LookPath("dpkg-deb"); err == nil {
-		i := slices.IndexFunc(names, func(n string) bool { return strings.HasPrefix(n, "skep_") && strings.HasSuffix(n, "_amd64.deb") })
+		i := slices.IndexFunc(names, func(n string) bool {
+			return strings.HasPrefix(n, "skep_") && strings.HasSuffix(n, "_amd64.deb")
+		})
 		require.NotEqual(t, -1, i, "%v", names)
 		root := t.TempDir()
 		_, err := output(dir, nil, "dpkg-deb", "-x", names[i], root)
