@@ -30,7 +30,7 @@ build() {
 	fi
 	rm -rf "$out/src" && mkdir -p "$out/src" && rm -f "$out"/*.whl
 	cp -r tools/skepkv/pyproject.toml tools/skepkv/setup.py tools/skepkv/README.md tools/skepkv/src "$out/src/"
-	CC=$cc GO=$GO tools/libskep/build.sh "$out/src/src/skepkv" '-s -w'
+	GOFLAGS="$("$GO" env GOFLAGS) -buildvcs=auto" CC=$cc GO=$GO tools/libskep/build.sh "$out/src/src/skepkv" '-s -w'
 	rm "$out/src/src/skepkv/libskep.so" # a wheel has no links
 	SKEPKV_VERSION=$("$GO" version -m "$out/src/src/skepkv/libskep.so.1" | awk '$1 == "mod" {print $3}') \
 		SKEPKV_PLATFORM=$platform "$out/venv/bin/pip" wheel -q --disable-pip-version-check --no-deps --no-build-isolation -w "$out" "$out/src"

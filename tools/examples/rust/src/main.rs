@@ -1,19 +1,20 @@
 //! Stores blocks in skep and has them back, from Rust, as an engine would: it submits, waits for the queue's descriptor
 //! beside whatever else it waits for, and drains.
 //!
-//!     export RUSTFLAGS="-L bin -C link-arg=-Wl,-rpath,$PWD/bin"
+//!     export RUSTFLAGS="-L $PWD/bin -C link-arg=-Wl,-rpath,$PWD/bin"
 //!     cargo run --manifest-path tools/examples/rust/Cargo.toml -- DIR
 
 mod skep;
 
 use skep::*;
 use std::ffi::{CStr, CString};
-use std::mem::{size_of, zeroed};
+use std::mem::zeroed;
 use std::os::raw::{c_int, c_short, c_void};
 use std::ptr::{null, null_mut};
 
 const BLOCKS: usize = 8;
 const LENGTH: usize = 1 << 20;
+const KEY: usize = SKEP_KEY as usize;
 
 /// What the library says of a call.
 #[derive(Debug)]
@@ -98,19 +99,8 @@ impl Queue {
     }
 }
 
-fn sizes() {
-    println!(
-        "{} {} {} {}",
-        size_of::<skep_error>(),
-        size_of::<skep_scope>(),
-        size_of::<skep_op>(),
-        size_of::<skep_done>()
-    );
-}
-
 fn main() -> Result<(), Error> {
     let dir = match std::env::args().nth(1) {
-        Some(arg) if arg == "--sizes" => return Ok(sizes()),
         Some(arg) => arg,
         None => return Err(Error(1, "the directory of a store".into())),
     };
@@ -127,8 +117,8 @@ fn main() -> Result<(), Error> {
         (0..BLOCKS).map(|i| (0..LENGTH).map(|k| (i * 31 + k * 7 + (k >> 8)) as u8).collect()).collect();
     let mut places = vec![vec![0u8; LENGTH]; BLOCKS];
     let queue = Queue::open(store, 4)?;
-    let stored = queue.run(OP_SAVE, &scope, &keys, &mut blocks)?;
-    let landed = queue.run(OP_LOAD, &scope, &keys, &mut places)?;
+    let stored = queue.run(SKEP_OP_SAVE, &scope, &keys, &mut blocks)?;
+    let landed = queue.run(SKEP_OP_LOAD, &scope, &keys, &mut places)?;
     check(unsafe { skep_queue_close(queue.number, 0, &mut err) }, &err)?;
     check(unsafe { skep_close(store, &mut err) }, &err)?;
     let whole = (0..BLOCKS).filter(|&i| stored[i] == 1 && landed[i] == 0 && blocks[i] == places[i]).count();
