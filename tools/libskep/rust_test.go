@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// The example in Rust stores and loads by a queue. Its bindings measure their structures themselves as they are compiled.
+// The example in Rust stores and loads by a queue. Its bindings measure their structures as they are compiled.
 func TestRustExample(t *testing.T) {
 	t.Parallel()
 	lib := built(t)
