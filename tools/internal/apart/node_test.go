@@ -50,6 +50,8 @@ type cluster struct {
 	key    *ecdsa.PrivateKey
 	sizes  string // settings of every node: how large it is
 	creds  string // and who is let in besides
+	// prepare is called with each node before it is started.
+	prepare func(i int, n *node)
 }
 
 // node is a server: one process after another.
@@ -106,6 +108,9 @@ func (c *cluster) grow(nodes int, downAfter string) *cluster {
 			at: [3]string{net.JoinHostPort(h.ip, clientPort), net.JoinHostPort(h.ip, peerPort), "none"}}
 		if c.net == nil {
 			n.at = [3]string{freeport.Addr(c.t), freeport.Addr(c.t), freeport.Addr(c.t)}
+		}
+		if c.prepare != nil {
+			c.prepare(i, n)
 		}
 		c.nodes = append(c.nodes, n)
 		var err error
@@ -199,10 +204,15 @@ func (c *cluster) program(ctx context.Context, h *host, build string, args ...st
 	return cmd
 }
 
+// flags are settings that are given to the command.
+func (n *node) flags() []string {
+	return []string{"--config", n.config(), "--capacity", "1GiB", "--dram", "32MiB", "--resp", "none", "--http", n.at[2],
+		"--log", "info"}
+}
+
 // start starts the node's process.
 func (n *node) start() error {
-	n.cmd = n.c.program(context.Background(), n.host, n.build, "serve", "--config", n.config(),
-		"--devices", "2", "--capacity", "1GiB", "--dram", "32MiB", "--resp", "none", "--http", n.at[2], "--log", "info")
+	n.cmd = n.c.program(context.Background(), n.host, n.build, append([]string{"serve", "--devices", "2"}, n.flags()...)...)
 	n.cmd.Env = append(n.cmd.Env, n.more...)
 	n.cmd.Stdout, n.cmd.Stderr = n.log, n.log
 	if err := n.cmd.Start(); err != nil {
