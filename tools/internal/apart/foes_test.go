@@ -80,6 +80,9 @@ func (f *foe) begin(seed uint64) {
 		require.NoError(f.t, err)
 		f.honest = append(f.honest, c)
 	}
+	for _, c := range f.honest { // each knows the map and its namespaces
+		require.NoError(f.t, c.check())
+	}
 	f.resume()
 	f.t.Cleanup(func() {
 		f.pause()

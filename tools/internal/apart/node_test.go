@@ -62,6 +62,7 @@ type node struct {
 	name  string
 	build string
 	more  []string // environment
+	files []string // flags that say what its devices are
 	cmd   *exec.Cmd
 	ended chan error
 	log   *os.File
@@ -104,7 +105,7 @@ func (c *cluster) grow(nodes int, downAfter string) *cluster {
 	for i := range nodes {
 		name := string(rune('a' + i))
 		h := c.net.host(name)
-		n := &node{c: c, host: h, name: name, build: c.builds[0],
+		n := &node{c: c, host: h, name: name, build: c.builds[0], files: []string{"--devices", "2"},
 			at: [3]string{net.JoinHostPort(h.ip, clientPort), net.JoinHostPort(h.ip, peerPort), "none"}}
 		if c.net == nil {
 			n.at = [3]string{freeport.Addr(c.t), freeport.Addr(c.t), freeport.Addr(c.t)}
@@ -212,7 +213,7 @@ func (n *node) flags() []string {
 
 // start starts the node's process.
 func (n *node) start() error {
-	n.cmd = n.c.program(context.Background(), n.host, n.build, append([]string{"serve", "--devices", "2"}, n.flags()...)...)
+	n.cmd = n.c.program(context.Background(), n.host, n.build, append(append([]string{"serve"}, n.files...), n.flags()...)...)
 	n.cmd.Env = append(n.cmd.Env, n.more...)
 	n.cmd.Stdout, n.cmd.Stderr = n.log, n.log
 	if err := n.cmd.Start(); err != nil {
