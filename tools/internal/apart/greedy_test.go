@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -26,6 +27,7 @@ func TestGreedyOnACluster(t *testing.T) {
 	t.Parallel()
 	f := newFoe(t, "SKEP_GREEDY_TIME")
 	f.creds = credential("hostile", hostile.HostileTenant, hostile.TokenHostile, "read, write, admin", "")
+	f.sizes = strings.Replace(small, "block_bytes", "leased_bytes: 1MiB, tenant_namespaces: 40, block_bytes", 1)
 	f.grow(3, "never")
 	f.begin(f.r.Uint64())
 	f.pause()
@@ -43,7 +45,7 @@ func TestGreedyOnACluster(t *testing.T) {
 		for _, n := range f.nodes {
 			st, err := n.stats(t.Context())
 			require.NoError(t, err)
-			require.LessOrEqual(t, st.LeasedBytes, int64(2*nodeBytes/4), "of two tenants, a quarter each")
+			require.LessOrEqual(t, n.spacesOf(t, hostile.TokenHostile), 40, "namespaces of a tenant")
 			for _, x := range st.Tenants {
 				if x.Name == hostile.HostileTenant {
 					t.Logf("node %s: %+v", n.name, x)
@@ -69,8 +71,21 @@ func TestGreedyOnACluster(t *testing.T) {
 	}
 }
 
-// nodeBytes is the capacity of a node.
-const nodeBytes = 1 << 30
+// spacesOf is how many namespaces a tenant has at a node.
+func (n *node) spacesOf(t *testing.T, token string) int {
+	st, err := wire.Dial(t.Context(), wire.Options{Addr: n.addr(), Token: token, Conns: 1, Log: quiet})
+	if skep.KindOf(err) == skep.Overloaded {
+		return 0 // it has all connections that it may have
+	}
+	require.NoError(t, err)
+	defer st.Close()
+	list, err := st.Namespaces(t.Context())
+	if skep.KindOf(err) == skep.Overloaded {
+		return 0
+	}
+	require.NoError(t, err)
+	return len(list)
+}
 
 // newcomer is an honest client that connects while all is taken.
 func (f *foe) newcomer() {
@@ -141,7 +156,8 @@ func (g *grabber) keep(undo func()) {
 	g.undo = append(g.undo, undo)
 }
 
-const grabbed = 400 // blocks of each client
+// grabbed are blocks of each client: more bytes, on every node, than a tenant may have under lease there.
+const grabbed = 800
 
 // takeAll takes of every kind through every node, until it is refused a few times in a row or has taken long enough.
 func (g *grabber) takeAll(t *testing.T) {
@@ -179,8 +195,15 @@ func (g *grabber) takeAll(t *testing.T) {
 				_, err := st.OpenNamespace(ctx, spec)
 				return err
 			},
-			"leases": func(ctx context.Context, i int) error {
-				r, err := st.Lookup(ctx, &skep.LookupRequest{Scope: sc, Keys: keys[:1+i%len(keys)], Lease: skep.MaxLease})
+			"leases": func(ctx context.Context, i int) error { // of the whole chain first, which is too much
+				some := keys[:1+i*7%len(keys)]
+				if i == 0 {
+					some = keys
+				}
+				r, err := st.Lookup(ctx, &skep.LookupRequest{Scope: sc, Keys: some, Lease: skep.MaxLease})
+				if i == 0 && err == nil && r.Blocks == len(keys) && !r.LeaseDenied {
+					g.is(fmt.Errorf("node %s gave a lease beyond the quota", n.name))
+				}
 				if err == nil && r.LeaseDenied {
 					err = errors.New("lease denied")
 				}
