@@ -151,7 +151,7 @@ func (c *clocks) storms() {
 	for range 1 + c.r.IntN(3) {
 		i := c.r.IntN(len(c.nodes))
 		n := c.nodes[i]
-		paused := 5500 * time.Millisecond // the lease is half of ten seconds
+		paused := 5100 * time.Millisecond // the lease is half of ten seconds
 		if c.long > 0 {
 			paused = time.Duration(c.r.Int64N(int64(20 * time.Second)))
 		}

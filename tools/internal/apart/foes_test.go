@@ -47,7 +47,7 @@ const small = "store: {io_bytes: 96MiB, block_bytes: 64KiB}\nlimits: {memory_byt
 func newFoe(t *testing.T, env string) *foe {
 	seed := drawn.Seed(t)
 	f := &foe{cluster: beginCluster(t, nil, []string{""}), r: rand.New(rand.NewPCG(seed, 5))}
-	f.sizes = small
+	f.sizes, f.drives = small, "256MiB"
 	if v := os.Getenv(env); v != "" {
 		var err error
 		f.long, err = time.ParseDuration(v)

@@ -229,7 +229,7 @@ func (g *grabber) takeAll(t *testing.T) {
 				return err
 			},
 			"sessions": func(ctx context.Context, i int) error {
-				s, err := st.Restore(ctx, &skep.RestoreRequest{Window: 1 << 20, Chains: []skep.Chain{{Scope: sc, Keys: keys[:64]}}})
+				s, err := st.Restore(ctx, &skep.RestoreRequest{Window: 64 << 10, Chains: []skep.Chain{{Scope: sc, Keys: keys[:64]}}})
 				if err == nil {
 					g.keep(func() { _ = s.Close(context.Background()) })
 				}

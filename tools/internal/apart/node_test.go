@@ -48,7 +48,8 @@ type cluster struct {
 	builds []string // programs; "": this one
 	ca     *x509.Certificate
 	key    *ecdsa.PrivateKey
-	sizes  string // settings of every node: how large it is
+	sizes  string // settings of every node: how much it may have
+	drives string // and how large its drives are
 	creds  string // and who is let in besides
 	// prepare is called with each node before it is started.
 	prepare func(i int, n *node)
@@ -80,7 +81,7 @@ func newCluster(t testing.TB, net *network, nodes int, builds []string, downAfte
 func beginCluster(t testing.TB, net *network, builds []string) *cluster {
 	dir, err := os.MkdirTemp("", "apart")
 	require.NoError(t, err)
-	c := &cluster{t: t, net: net, dir: dir, op: net.host("op"), builds: builds,
+	c := &cluster{t: t, net: net, dir: dir, op: net.host("op"), builds: builds, drives: "1GiB",
 		sizes: "store: {io_bytes: 384MiB, block_bytes: 64KiB}\nlimits: {memory_bytes: 384MiB}\n"}
 	t.Cleanup(func() {
 		for _, n := range c.nodes {
@@ -207,7 +208,7 @@ func (c *cluster) program(ctx context.Context, h *host, build string, args ...st
 
 // flags are settings that are given to the command.
 func (n *node) flags() []string {
-	return []string{"--config", n.config(), "--capacity", "1GiB", "--dram", "32MiB", "--resp", "none", "--http", n.at[2],
+	return []string{"--config", n.config(), "--capacity", n.c.drives, "--dram", "32MiB", "--resp", "none", "--http", n.at[2],
 		"--log", "info"}
 }
 
