@@ -85,7 +85,8 @@ func sign(r *rand.Rand, f []byte) []byte {
 func hello(token string, client byte) []byte {
 	var id [16]byte
 	id[0], id[1] = 'h', client
-	return frame(frames.TypeHello, 0, append(body{}.u8(1, 1).u32(7|frames.FeatureEpoch), id[:]...).text("hostile").text(token), nil)
+	b := append(body{}.u8(1, 1).u32(7|frames.FeatureEpoch), id[:]...)
+	return frame(frames.TypeHello, 0, b.text("hostile").text(token), nil)
 }
 
 // putOf is a put of blocks of size bytes: in the payload, or at random places in shared memory.

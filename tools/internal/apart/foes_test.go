@@ -41,7 +41,8 @@ type foe struct {
 }
 
 // small are sizes of a node that has little, so that who passes a cap shows soon.
-const small = "store: {io_bytes: 96MiB, block_bytes: 64KiB}\nlimits: {memory_bytes: 64MiB, connections: 300, drain: 2s}\n"
+const small = "store: {io_bytes: 96MiB, block_bytes: 64KiB}\n" +
+	"limits: {memory_bytes: 64MiB, connections: 300, drain: 2s}\n"
 
 // newFoe reads how long and by which seed; nodes are begun by grow.
 func newFoe(t *testing.T, env string) *foe {

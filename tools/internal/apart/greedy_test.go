@@ -214,7 +214,8 @@ func (g *grabber) takeAll(t *testing.T) {
 				return err
 			},
 			"open blocks": func(ctx context.Context, i int) error {
-				w, err := st.Begin(ctx, &skep.BeginRequest{Scope: sc, Key: skep.KeyOf(fmt.Append(nil, n.name, i)), Timeout: time.Hour,
+				key := skep.KeyOf(fmt.Append(nil, n.name, i))
+				w, err := st.Begin(ctx, &skep.BeginRequest{Scope: sc, Key: key, Timeout: time.Hour,
 					Manifest: skep.Manifest{{Name: skep.PartKV, Size: 64 << 10}}})
 				if err == nil {
 					g.keep(func() { _ = w.Abort(context.Background()) })
@@ -229,14 +230,16 @@ func (g *grabber) takeAll(t *testing.T) {
 				return err
 			},
 			"sessions": func(ctx context.Context, i int) error {
-				s, err := st.Restore(ctx, &skep.RestoreRequest{Window: 64 << 10, Chains: []skep.Chain{{Scope: sc, Keys: keys[:64]}}})
+				chain := skep.Chain{Scope: sc, Keys: keys[:64]}
+				s, err := st.Restore(ctx, &skep.RestoreRequest{Window: 64 << 10, Chains: []skep.Chain{chain}})
 				if err == nil {
 					g.keep(func() { _ = s.Close(context.Background()) })
 				}
 				return err
 			},
 			"connections": func(ctx context.Context, i int) error {
-				c, err := wire.Dial(ctx, wire.Options{Addr: n.addr(), Token: hostile.TokenHostile, Conns: 1, Patience: time.Millisecond, Log: quiet})
+				c, err := wire.Dial(ctx, wire.Options{Addr: n.addr(), Token: hostile.TokenHostile, Conns: 1,
+					Patience: time.Millisecond, Log: quiet})
 				if err == nil {
 					g.keep(func() { _ = c.Close() })
 				}

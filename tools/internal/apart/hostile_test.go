@@ -264,7 +264,8 @@ func (h *intruder) greeting(r *rand.Rand, kind byte, id uint64) (b []byte, ours 
 }
 
 // calls are what nodes ask each other, none of which changes the map.
-var calls = []string{`{}`, `{"load":true}`, `{"reach":1}`, `{"reach":99}`, `{"node":7}`, `{"propose":{}}`, `{"propose":{"do":"nope"}}`,
+var calls = []string{`{}`, `{"load":true}`, `{"reach":1}`, `{"reach":99}`, `{"node":7}`, `{"propose":{}}`,
+	`{"propose":{"do":"nope"}}`,
 	`{"propose":{"do":"add","node":{}}}`, `{"propose":"x"}`, `{"renew":99}`, `null`, `[`, ``}
 
 // talk is what comes after a greeting.
@@ -386,7 +387,8 @@ func (p joiner) Play(ctx context.Context, _ *hostile.Target, r *rand.Rand) error
 	if token == endedToken {
 		return fmt.Errorf("%w: a token that has ended opens", errJoined)
 	}
-	node := clustermap.Node{ID: uint64(r.IntN(5)), Name: []string{"d", "a", "b", ""}[r.IntN(4)], Addr: "127.0.0.1:1", Peer: "127.0.0.1:2", Weight: 1}
+	name := []string{"d", "a", "b", ""}[r.IntN(4)]
+	node := clustermap.Node{ID: uint64(r.IntN(5)), Name: name, Addr: "127.0.0.1:1", Peer: "127.0.0.1:2", Weight: 1}
 	down := clustermap.Down
 	for call, in := range map[string]any{"cluster add": node, "cluster remove": node, "cluster": struct{}{},
 		"cluster set":    member.Change{Name: "b", State: &down, Weight: r.IntN(9)},

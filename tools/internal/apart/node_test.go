@@ -208,13 +208,14 @@ func (c *cluster) program(ctx context.Context, h *host, build string, args ...st
 
 // flags are settings that are given to the command.
 func (n *node) flags() []string {
-	return []string{"--config", n.config(), "--capacity", n.c.drives, "--dram", "32MiB", "--resp", "none", "--http", n.at[2],
-		"--log", "info"}
+	return []string{"--config", n.config(), "--capacity", n.c.drives, "--dram", "32MiB", "--resp", "none",
+		"--http", n.at[2], "--log", "info"}
 }
 
 // start starts the node's process.
 func (n *node) start() error {
-	n.cmd = n.c.program(context.Background(), n.host, n.build, append(append([]string{"serve"}, n.files...), n.flags()...)...)
+	args := append(append([]string{"serve"}, n.files...), n.flags()...)
+	n.cmd = n.c.program(context.Background(), n.host, n.build, args...)
 	n.cmd.Env = append(n.cmd.Env, n.more...)
 	n.cmd.Stdout, n.cmd.Stderr = n.log, n.log
 	if err := n.cmd.Start(); err != nil {

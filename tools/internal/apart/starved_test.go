@@ -44,7 +44,8 @@ func TestStarvedNode(t *testing.T) {
 		s.tellAll(toldStorm)
 		giveBack := want()
 		s.changes(1 + i%2)
-		s.goesOn(time.Duration(500+s.r.Int64N(int64(max(time.Second, min(s.long/10, 20*time.Second))))/int64(time.Millisecond)) * time.Millisecond)
+		most := max(time.Second, min(s.long/10, 20*time.Second))
+		s.goesOn(500*time.Millisecond + time.Duration(s.r.Int64N(int64(most))))
 		s.changes(2 - i%2)
 		giveBack()
 		s.whole()
@@ -77,7 +78,8 @@ type starved struct {
 func (s *starved) disk() {
 	dir := s.node.dir()
 	require.NoError(s.t, os.MkdirAll(dir, 0o700))
-	if out, err := exec.Command("mount", "-t", "tmpfs", "-o", "size=192m,mode=700", "skep-starved", dir).CombinedOutput(); err != nil {
+	mount := exec.Command("mount", "-t", "tmpfs", "-o", "size=192m,mode=700", "skep-starved", dir)
+	if out, err := mount.CombinedOutput(); err != nil {
 		s.t.Logf("NOT PLAYED: a disk that fills up: %v: %s", err, out)
 		return
 	}
