@@ -87,6 +87,9 @@ func beginCluster(t testing.TB, net *network, builds []string) *cluster {
 		for _, n := range c.nodes {
 			n.kill()
 			_ = n.log.Close()
+			if said, err := os.ReadFile(n.log.Name()); err != nil || bytes.Contains(said, []byte("WARNING: DATA RACE")) {
+				t.Errorf("node %s: a data race, by its log: %v", n.name, err)
+			}
 		}
 		if t.Failed() {
 			t.Logf("stores, books and logs are kept in %s", dir)
