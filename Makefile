@@ -80,7 +80,8 @@ test-all: ## the long form of everything, nothing of it cached: failpoints, adve
 # The adversaries: NAME:PACKAGE:TEST. Without SKEP_NAME_TIME each plays its short form, and draws what SKEP_SEED says.
 ADVERSARIES := hostile:./tools/internal/wired:TestHostileClients schedule:./store:TestSchedule books:./tools/internal/books:TestBooks \
 	greedy:./tools/internal/wired:TestGreedyTenant leftovers:./store:TestLeftovers.* clock:./store:TestClock.* second-time:./store:TestSecondTime.* starved:./store:TestStarved differential:./wire/resp:TestDifferential operator:./tools/internal/cli:TestOperator \
-	idle:./store:TestAStoreComesToRest
+	idle:./store:TestAStoreComesToRest \
+	hostile-cluster:./tools/internal/apart:TestHostileToACluster greedy-cluster:./tools/internal/apart:TestGreedyOnACluster clock-cluster:./tools/internal/apart:TestClocksOfACluster starved-cluster:./tools/internal/apart:TestStarvedNode
 empty       :=
 space       := $(empty) $(empty)
 PLAYED      := ^($(subst $(space),|,$(foreach a,$(ADVERSARIES),$(lastword $(subst :, ,$(a))))))$$
@@ -196,31 +197,35 @@ idle: ## a store comes to rest after any load, for IDLE_TIME (10m), seed after s
 	SKEP_IDLE_TIME=$(IDLE_TIME) $(GO) test -count=1 -timeout 0 -run '^TestAStoreComesToRest$$' -v ./store
 
 STARVED_TIME ?= 10m
-starved: ## others use up descriptors, memory and disks and give them back, for STARVED_TIME (10m); prints its seed
+starved: ## others use up descriptors, memory and disks and give them back, of a store and of a node of three, for STARVED_TIME (10m) each; prints its seed
 	SKEP_STARVED_TIME=$(STARVED_TIME) $(GO) test -count=1 -timeout 0 -run '^TestStarved$$' -v ./store
+	SKEP_STARVED_TIME=$(STARVED_TIME) $(GO) test -count=1 -timeout 0 -run '^TestStarvedNode$$' -v ./tools/internal/apart
 
-hostile: ## clients that do their worst to a server of all protocols for HOSTILE_TIME (10m); prints its seed
+hostile: ## clients that do their worst to a server of all protocols, and to three nodes, for HOSTILE_TIME (10m) each; prints its seed
 	SKEP_HOSTILE_TIME=$(HOSTILE_TIME) $(GO) test -count=1 -timeout 0 -run '^TestHostileClients$$' -v ./tools/internal/wired
+	SKEP_HOSTILE_TIME=$(HOSTILE_TIME) $(GO) test -count=1 -timeout 0 -run '^TestHostileToACluster$$' -v ./tools/internal/apart
 
 DIFFERENTIAL_TIME ?= 2m
 GREEDY_TIME ?= 2m
 differential: ## a real Redis, and a real Valkey where there is one, beside RESP, on random commands, for DIFFERENTIAL_TIME (2m); prints its seed
 	SKEP_DIFFERENTIAL_TIME=$(DIFFERENTIAL_TIME) $(GO) test -count=1 -timeout 0 -run '^TestDifferential$$' -v ./wire/resp
 
-greedy: ## a tenant that takes all it can get of everything that is counted, beside another, for GREEDY_TIME (2m); judges time; prints its seed
+greedy: ## a tenant that takes all it can get of everything that is counted, beside another, at a server and at three nodes, for GREEDY_TIME (2m) each; judges time; prints its seed
 	SKEP_GREEDY_TIME=$(GREEDY_TIME) $(GO) test -count=1 -timeout 0 -run '^TestGreedyTenant$$' -v ./tools/internal/wired
+	SKEP_GREEDY_TIME=$(GREEDY_TIME) $(GO) test -count=1 -timeout 0 -run '^TestGreedyOnACluster$$' -v ./tools/internal/apart
 
 OPERATOR_TIME ?= 10m
 operator: ## copies and half copies of a store, devices swapped, cut, blanked, foreign or gone, and every command on each, for OPERATOR_TIME (10m); prints its seed
 	SKEP_OPERATOR_TIME=$(OPERATOR_TIME) $(GO) test -count=1 -timeout 0 -run '^TestOperator$$' -v ./tools/internal/cli
 
 CLOCK_TIME  ?= 10m
-clock: ## tests of all that is promised for a while, again and again for CLOCK_TIME (10m), while the machine's clock is set by hours
+clock: ## tests of all that is promised for a while, again and again for CLOCK_TIME (10m), while the machine's clock is set by hours; then three nodes whose clocks differ, for as long
 	@end=$$(( $$(date +%s) + $$(tools/seconds.sh $(CLOCK_TIME)) )); set -e; while :; do \
 		$(GO) test -count=1 -run 'Clock|Lasting|Lease|Pin|Hint|TTL|Expir|Deadline|Timeout|Promise|Transcripts|Store$$' \
 			./index ./store ./store/memstore ./wire/... ./gpu ./gpu/loan ./tools/internal/serve; \
 		[ $$(date +%s) -lt $$end ] || break; \
 	done
+	SKEP_CLOCK_TIME=$(CLOCK_TIME) $(GO) test -count=1 -timeout 0 -run '^TestClocksOfACluster$$' -v ./tools/internal/apart
 
 mutants: ## break shipped code one line at a time: every mutant must be noticed (long)
 	$(GO) run ./tools/mutants

@@ -47,6 +47,7 @@ var sleepers = map[string]string{
 	"tools/internal/books/books_test.go TestBooks":                          lives,
 	"tools/internal/apart/apart_test.go goOn":                               lives,
 	"tools/internal/apart/apart_test.go pause":                              fault,
+	"tools/internal/apart/clock_test.go serveByClock":                       again,
 	"tools/internal/apart/client_test.go check":                             again,
 	"tools/internal/apart/client_test.go clear":                             again,
 	"tools/internal/apart/client_test.go play":                              lives,

@@ -65,7 +65,10 @@ func sign(r *rand.Rand, f []byte) []byte {
 		return f
 	}
 	h := frames.Header{Version: f[4], Type: frames.Type(f[5]), Flags: le.Uint16(f[6:]), Call: le.Uint64(f[8:]),
-		Body: le.Uint32(f[16:]), Payload: le.Uint32(f[20:]), Deadline: le.Uint32(f[24:])}
+		Body: le.Uint32(f[16:]), Payload: le.Uint32(f[20:]), Deadline: le.Uint32(f[24:]), Epoch: le.Uint32(f[32:])}
+	if r.IntN(4) == 0 { // by a map of a cluster: the server's, an older one, a newer one
+		h.Epoch = uint32(oddNumber(r)) >> (r.IntN(2) * 28)
+	}
 	rest := f[frames.HeaderSize:]
 	if r.IntN(8) > 0 {
 		h.Version = frames.Version
@@ -82,7 +85,8 @@ func sign(r *rand.Rand, f []byte) []byte {
 func hello(token string, client byte) []byte {
 	var id [16]byte
 	id[0], id[1] = 'h', client
-	return frame(frames.TypeHello, 0, append(body{}.u8(1, 1).u32(7), id[:]...).text("hostile").text(token), nil)
+	b := append(body{}.u8(1, 1).u32(7|frames.FeatureEpoch), id[:]...)
+	return frame(frames.TypeHello, 0, b.text("hostile").text(token), nil)
 }
 
 // putOf is a put of blocks of size bytes: in the payload, or at random places in shared memory.

@@ -40,6 +40,9 @@ func TestMain(m *testing.M) {
 		}
 		os.Exit(0)
 	}
+	if file := os.Getenv(clockEnv); file != "" {
+		os.Exit(serveByClock(file))
+	}
 	if os.Getenv(self.Env) != "" {
 		os.Exit(cli.Main(context.Background(), os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
 	}

@@ -3,12 +3,14 @@
 package apart
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"os"
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/store/storetest"
+	"github.com/skepkv/skep/wire/hostile"
 )
 
 const (
@@ -93,4 +95,7 @@ func (b book) each(do func(*block)) {
 	}
 }
 
-func payload(k skep.Key) []byte { return storetest.Payload(k, skep.PartKV, 3000+17*int(k[0])) }
+// payload begins with what tells hostile clients that it is another's.
+func payload(k skep.Key) []byte {
+	return append(bytes.Clone(hostile.Secret), storetest.Payload(k, skep.PartKV, 3000+17*int(k[0]))...)
+}

@@ -19,6 +19,11 @@
 // A request that was not answered while something was wrong may be carried out until a while after all is well: the
 // network keeps what was sent. Until then the books hold either for possible.
 //
+// Adversaries play against three nodes of this machine, without networks of their own, beside clients that keep the
+// same books (foes_test.go): hostile clients at all ports, a tenant that takes all it can get, clocks that are set and
+// nodes that are paused, a node without descriptors or room on its disk. Each is short unless a time is given, and
+// prints its seed.
+//
 // TestApart needs root, ip, iptables and tc, and takes SKEP_APART_ROUNDS rounds (3) of half a minute or more. It
 // prints its seed, and SKEP_SEED sets it. SKEP_APART_OTHER names another build of skep: then nodes go from one build
 // to the other and back. make apart OTHER=COMMIT builds it.

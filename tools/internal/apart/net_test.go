@@ -19,7 +19,7 @@ type network struct {
 	hosts  []*host
 }
 
-// host is a network namespace with one address.
+// host is a network namespace with one address; on no network it is this machine, by its loopback address.
 type host struct {
 	n    *network
 	name string
@@ -63,6 +63,9 @@ func (n *network) run(args ...string) {
 
 // host adds one.
 func (n *network) host(name string) *host {
+	if n == nil {
+		return &host{name: name, ip: "127.0.0.1"}
+	}
 	h := &host{n: n, name: name, ns: n.prefix + "-" + name, ip: fmt.Sprintf("10.77.0.%d", len(n.hosts)+1)}
 	n.hosts = append(n.hosts, h)
 	port := "to-" + name
@@ -77,6 +80,9 @@ func (n *network) host(name string) *host {
 
 // inside is a command that runs on the host.
 func (h *host) inside(args ...string) []string {
+	if h.n == nil {
+		return args
+	}
 	return append([]string{"ip", "netns", "exec", h.ns}, args...)
 }
 

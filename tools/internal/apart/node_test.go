@@ -26,6 +26,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/skepkv/skep/replication/consensus"
+	"github.com/skepkv/skep/tools/internal/freeport"
 	"github.com/skepkv/skep/tools/internal/self"
 )
 
@@ -47,31 +48,48 @@ type cluster struct {
 	builds []string // programs; "": this one
 	ca     *x509.Certificate
 	key    *ecdsa.PrivateKey
+	sizes  string // settings of every node: how much it may have
+	drives string // and how large its drives are
+	creds  string // and who is let in besides
+	// prepare is called with each node before it is started.
+	prepare func(i int, n *node)
 }
 
 // node is a server: one process after another.
 type node struct {
 	c     *cluster
 	host  *host
+	at    [3]string // of clients, of nodes, of HTTP ("none": not)
 	name  string
 	build string
+	more  []string // environment
+	files []string // flags that say what its devices are
 	cmd   *exec.Cmd
 	ended chan error
 	log   *os.File
 }
 
-func (n *node) addr() string { return net.JoinHostPort(n.host.ip, clientPort) }
-func (n *node) peer() string { return net.JoinHostPort(n.host.ip, peerPort) }
+func (n *node) addr() string { return n.at[0] }
+func (n *node) peer() string { return n.at[1] }
 
 // newCluster makes one of so many nodes with two copies of each block.
 func newCluster(t testing.TB, net *network, nodes int, builds []string, downAfter string) *cluster {
+	return beginCluster(t, net, builds).grow(nodes, downAfter)
+}
+
+// beginCluster makes one without nodes yet.
+func beginCluster(t testing.TB, net *network, builds []string) *cluster {
 	dir, err := os.MkdirTemp("", "apart")
 	require.NoError(t, err)
-	c := &cluster{t: t, net: net, dir: dir, op: net.host(fmt.Sprint("op", nodes)), builds: builds}
+	c := &cluster{t: t, net: net, dir: dir, op: net.host("op"), builds: builds, drives: "1GiB",
+		sizes: "store: {io_bytes: 384MiB, block_bytes: 64KiB}\nlimits: {memory_bytes: 384MiB}\n"}
 	t.Cleanup(func() {
 		for _, n := range c.nodes {
 			n.kill()
 			_ = n.log.Close()
+			if said, err := os.ReadFile(n.log.Name()); err != nil || bytes.Contains(said, []byte("WARNING: DATA RACE")) {
+				t.Errorf("node %s: a data race, by its log: %v", n.name, err)
+			}
 		}
 		if t.Failed() {
 			t.Logf("stores, books and logs are kept in %s", dir)
@@ -83,12 +101,26 @@ func newCluster(t testing.TB, net *network, nodes int, builds []string, downAfte
 	for _, role := range []string{"engine", "nodes", "operator"} {
 		require.NoError(t, os.WriteFile(c.token(role), []byte(rand.Text()), 0o600))
 	}
+	return c
+}
+
+// grow gives it its nodes.
+func (c *cluster) grow(nodes int, downAfter string) *cluster {
 	for i := range nodes {
 		name := string(rune('a' + i))
-		n := &node{c: c, host: net.host(fmt.Sprint(name, nodes)), name: name, build: builds[0]}
+		h := c.net.host(name)
+		n := &node{c: c, host: h, name: name, build: c.builds[0], files: []string{"--devices", "2"},
+			at: [3]string{net.JoinHostPort(h.ip, clientPort), net.JoinHostPort(h.ip, peerPort), "none"}}
+		if c.net == nil {
+			n.at = [3]string{freeport.Addr(c.t), freeport.Addr(c.t), freeport.Addr(c.t)}
+		}
+		if c.prepare != nil {
+			c.prepare(i, n)
+		}
 		c.nodes = append(c.nodes, n)
-		n.log, err = os.Create(filepath.Join(dir, name+".log"))
-		require.NoError(t, err)
+		var err error
+		n.log, err = os.Create(filepath.Join(c.dir, name+".log"))
+		require.NoError(c.t, err)
 		c.certify(n)
 		n.settings()
 		place := []string{"--dir", n.dir(), "--addr", n.addr(), "--peer", n.peer(), "--domain", "zone-" + name}
@@ -98,7 +130,7 @@ func newCluster(t testing.TB, net *network, nodes int, builds []string, downAfte
 		} else {
 			c.asks(append([]string{"cluster", "add", name}, place...)...)
 		}
-		require.NoError(t, n.start())
+		require.NoError(c.t, n.start())
 	}
 	c.whole()
 	return c
@@ -160,9 +192,7 @@ credentials:
   - {name: engine, tenant: %[4]s, rights: [read, write], token_file: %[1]s/engine.token}
   - {name: nodes, tenant: "*", rights: [read, write], token_file: %[1]s/nodes.token}
   - {name: operator, tenant: "*", rights: [admin, read], token_file: %[1]s/operator.token}
-store: {io_bytes: 384MiB, block_bytes: 64KiB}
-limits: {memory_bytes: 384MiB}
-`, d, n.name, n.addr(), tenant)
+`, d, n.name, n.addr(), tenant) + n.c.creds + n.c.sizes
 	require.NoError(n.c.t, os.WriteFile(n.config(), []byte(text), 0o600))
 }
 
@@ -179,10 +209,17 @@ func (c *cluster) program(ctx context.Context, h *host, build string, args ...st
 	return cmd
 }
 
+// flags are settings that are given to the command.
+func (n *node) flags() []string {
+	return []string{"--config", n.config(), "--capacity", n.c.drives, "--dram", "32MiB", "--resp", "none",
+		"--http", n.at[2], "--log", "info"}
+}
+
 // start starts the node's process.
 func (n *node) start() error {
-	n.cmd = n.c.program(context.Background(), n.host, n.build, "serve", "--config", n.config(),
-		"--devices", "2", "--capacity", "1GiB", "--dram", "32MiB", "--resp", "none", "--http", "none", "--log", "info")
+	args := append(append([]string{"serve"}, n.files...), n.flags()...)
+	n.cmd = n.c.program(context.Background(), n.host, n.build, args...)
+	n.cmd.Env = append(n.cmd.Env, n.more...)
 	n.cmd.Stdout, n.cmd.Stderr = n.log, n.log
 	if err := n.cmd.Start(); err != nil {
 		return err

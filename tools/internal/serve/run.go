@@ -52,6 +52,9 @@ type Options struct {
 	Ready func(httpapi.ServerInfo)
 	// Clock is the store's and RESP's; time.Now when nil. For tests, which move it.
 	Clock func() time.Time
+	// Wall is the machine's clock, which may be set: what credentials' ends and the times that clients give are
+	// compared with; time.Now when nil. For tests.
+	Wall func() time.Time
 	// Store, when set, is served in place of the one the configuration names, which is not
 	// opened; for tests.
 	Store skep.Store
@@ -102,7 +105,7 @@ func Run(ctx context.Context, c *Config, o Options) (err error) {
 	if len(wrong) > 0 {
 		return errors.Join(wrong...)
 	}
-	if s.dir, err = auth.New(creds, c.limits(), nil); err != nil {
+	if s.dir, err = auth.New(creds, c.limits(), o.Wall); err != nil {
 		return err
 	}
 	s.tellDenied()
@@ -183,7 +186,7 @@ func (s *server) openStore(ctx context.Context) error {
 	so.EncryptionKeys = keys
 	s.tellEncrypted(keys)
 	so.Logger, so.Registerer = s.log.With("part", "store"), s.reg
-	so.Clock = s.o.Clock
+	so.Clock, so.Wall = s.o.Clock, s.o.Wall
 	st, err := store.Open(ctx, so)
 	if err != nil {
 		return err
@@ -441,7 +444,9 @@ func (s *server) make(ctx context.Context) (err error) {
 		ro.ExistsLease = -1
 	}
 	if st, ok := skep.As[*store.Store](s.st); ok {
-		ro.Clock, ro.Wall = st.Lasting, time.Now
+		if ro.Clock, ro.Wall = st.Lasting, s.o.Wall; ro.Wall == nil {
+			ro.Wall = time.Now
+		}
 	}
 	var of []byte
 	var epoch uint32
