@@ -112,7 +112,7 @@ func (b *Book) Settle(ctx context.Context) {
 	if len(list) == 0 || b.Config.ReadOnly {
 		return
 	}
-	if err := b.say(ctx, "open store", false, list...); err != nil {
+	if err := b.say(ctx, "open store", true, list...); err != nil {
 		b.Config.Log.Warn("the drives do not say yet which encryption keys are in use: without its catalog the store "+
 			"would know it by blocks alone", "error", err)
 	}
