@@ -145,7 +145,7 @@ func TestASaltedKeyIsHiddenThoughItsNamespaceIsGone(t *testing.T) {
 	}
 	ns, tag, err := s.names.Resolve("put", sc) // as Put does it, which is not over when the namespace is deleted
 	require.NoError(t, err)
-	blocks, err := s.ingest.Prepare(ns, tag, r, make([]skep.PutResult, 2))
+	blocks, err := s.ingest.Prepare(testContext(t), ns, tag, r, make([]skep.PutResult, 2))
 	require.NoError(t, err)
 	require.NoError(t, s.DeleteNamespace(ctx, sc.Namespace))
 	require.NoError(t, s.ingest.Put(ctx, ns, blocks, skep.AckCommitted))

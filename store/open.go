@@ -73,6 +73,7 @@ func openRegistered(ctx context.Context, o Options) (*Store, error) {
 		return nil, err
 	}
 	s.run()
+	s.keys.Settle(ctx)
 	if o.Admin && !o.ReadOnly {
 		if s.admin, err = startAdmin(s); err != nil {
 			return nil, errors.Join(err, s.Close())

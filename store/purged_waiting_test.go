@@ -43,7 +43,7 @@ func preparedPut(t *testing.T, s *Store, sc skep.Scope, keys []skep.Key) (*names
 	ns, tag, err := s.names.Resolve("put", sc)
 	require.NoError(t, err)
 	results := make([]skep.PutResult, len(keys))
-	blocks, err := s.ingest.Prepare(ns, tag, r, results)
+	blocks, err := s.ingest.Prepare(testContext(t), ns, tag, r, results)
 	require.NoError(t, err)
 	return ns, blocks, results
 }

@@ -40,7 +40,7 @@ func (s *Store) Put(ctx context.Context, r *skep.PutRequest) (results []skep.Put
 	}
 	defer s.calls.Leave(ns.Tenant, state)
 	results = make([]skep.PutResult, len(r.Blocks))
-	blocks, err := s.ingest.Prepare(ns, t, r, results)
+	blocks, err := s.ingest.Prepare(ctx, ns, t, r, results)
 	if err != nil {
 		return nil, err
 	}
@@ -109,7 +109,7 @@ func (s *Store) Flush(ctx context.Context) error {
 func (s *Store) makeIngest() error {
 	o := &s.options
 	s.ingest = ingest.New(ingest.Config{Context: s.ctx, Closing: s.closing, Background: &s.background, Gate: s.gate, Names: s.names,
-		Keys: s.keys.Keys, Index: s.index, Rows: s.rows, Appends: s.appends, Puts: s.puts, Root: s.root, Arena: s.arena.Arena,
+		Keys: s.keys, Index: s.index, Rows: s.rows, Appends: s.appends, Puts: s.puts, Root: s.root, Arena: s.arena.Arena,
 		Cache: s.cache, CacheBytes: o.CacheBytes, OpenBytes: o.WriterBytes,
 		Count: &s.count, Log: s.log, GivesWay: s.lookups.GivesWay})
 	if o.Admission == admission.All || o.ReadOnly {

@@ -23,6 +23,7 @@ import (
 	"github.com/skepkv/skep/store/internal/observe"
 	"github.com/skepkv/skep/store/internal/recovery"
 	"github.com/skepkv/skep/store/internal/sidecar"
+	"github.com/skepkv/skep/store/internal/space"
 	"github.com/skepkv/skep/store/memory"
 )
 
@@ -40,7 +41,15 @@ func (s *Store) recover(ctx context.Context, root catalog.StoreState) error {
 	if err != nil {
 		return err
 	}
-	s.keys = keybook.New(s.ctx, keys, s.log, s.options.ReadOnly, s.options.OpTimeout)
+	s.keys = keybook.New(keybook.Config{Context: s.ctx, Closing: s.closing, Keys: keys, Log: s.log,
+		ReadOnly: s.options.ReadOnly, Timeout: s.options.OpTimeout,
+		Say: func(ctx context.Context, patient bool, entries []byte) error {
+			var wait time.Duration
+			if patient {
+				wait = s.options.SpaceTimeout
+			}
+			return s.appends.Entries(ctx, space.User, wait, entries)
+		}})
 	s.names = namespaces.NewTable(s.opening.Secret)
 	s.calls = limits.NewCalls(s.options.CallBytes, s.names.Alone)
 	s.sidecars = sidecar.New(s.catalog, s.names, s.keys.Keys, s.rows, s.log)
@@ -66,7 +75,7 @@ func (s *Store) recover(ctx context.Context, root catalog.StoreState) error {
 	s.events = observe.NewEvents(eventsEpoch(s.opening.ID, s.epoch), s.options.EventBuffer, s.options.Wall)
 	promised := intents.New(s.root)
 	s.rows.Open(commit.Parts{Context: s.ctx, Closing: s.closing, Catalog: s.catalog, Names: s.names, Index: s.index,
-		Space: s.space, Root: s.root, Cache: s.cache, Sidecars: s.sidecars, Keys: s.keys, Intents: promised, Puts: s.puts,
+		Space: s.space, Root: s.root, Cache: s.cache, Sidecars: s.sidecars, Intents: promised, Puts: s.puts,
 		Events: s.events, Count: &s.count, Bad: &s.badLog, Exact: s.options.Policy != "cost",
 		Harden: max(s.options.FlushInterval/100, 5*time.Millisecond)})
 	s.appends = appender.New(appender.Config{Space: s.space, Rows: s.rows, Root: s.root, Index: s.index, Puts: s.puts,

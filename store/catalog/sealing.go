@@ -3,6 +3,7 @@ package catalog
 import (
 	"context"
 	"encoding/binary"
+	"slices"
 )
 
 // Sealing is a row 'k': things of an instance are encrypted, or were, with the key of this id. It stays when the last
@@ -10,12 +11,22 @@ import (
 type Sealing struct {
 	Instance uint32
 	Key      [16]byte
+	Said     bool // the devices' logs say it too; programs from before they did wrote no such thing
 }
+
+// said is the body of a row that the devices' logs say too. That of others is empty.
+var said = []byte{1}
 
 func sealingKey(s Sealing) []byte { return append(key32(rowSealing, s.Instance), s.Key[:]...) }
 
 // PutSealing notes a key.
-func (b *Batch) PutSealing(s Sealing) { b.seal(sealingKey(s), nil, nil) }
+func (b *Batch) PutSealing(s Sealing) {
+	var body []byte
+	if s.Said {
+		body = said
+	}
+	b.seal(sealingKey(s), body, nil)
+}
 
 // DeleteSealing removes the row of a key.
 func (b *Batch) DeleteSealing(s Sealing) { b.fail(b.b.Delete(sealingKey(s), nil)) }
@@ -27,6 +38,9 @@ func (c *Catalog) Sealings(ctx context.Context) ([]Sealing, error) {
 			return s, damaged(key, errShort)
 		}
 		s.Instance, s.Key = binary.BigEndian.Uint32(key[1:]), [16]byte(key[5:])
-		return s, decodeRow(key, value, func([]byte) error { return nil })
+		return s, decodeRow(key, value, func(body []byte) error {
+			s.Said = slices.Equal(body, said)
+			return nil
+		})
 	})
 }

@@ -21,7 +21,7 @@
 // with payload.
 //
 // The log is a sequence of appends: what one commit wrote. An append is a byte
-// stream of entries (blocks, tombstones, purges, namespaces, marks) cut into pages that
+// stream of entries (blocks, tombstones, purges, namespaces, marks, sealings) cut into pages that
 // each verify themselves; an append one page of which is missing or damaged is
 // discarded whole, which is what makes a commit whole or absent.
 //
@@ -33,7 +33,7 @@
 //     of all bytes before it, every page begins with a magic and a format; these three
 //     places are the same in every format, so a program tells another format from
 //     damage without knowing it.
-//   - A program reads FormatVersion and no other format.
+//   - A program reads FormatVersion and no other format, but for log pages with a Sealing, which say the next one.
 //   - Encodings are canonical: what decodes re-encodes to the same bytes, spare
 //     bytes are zero, and unknown flags, kinds or trailing bytes are Damaged.
 //   - Three failures stay apart: Foreign (not ours), Version (ours, of another format) and

@@ -51,6 +51,7 @@ var formatFields = map[string][]field{
 	"Tombstone":        {{"sequence", tsSeq}, {"covers", tsCovers}, {"instance", tsInstance}, {"exact", tsExact}, {"spare", tsSpare}, {"salt tag", tsSaltTag}, {"key", tsKey}, {"", tsSize}},
 	"Purge":            {{"sequence", pgSeq}, {"covers", pgCovers}, {"instance", pgInstance}, {"salted", pgSalted}, {"spare", pgSpare}, {"salt tag", pgSaltTag}, {"", pgSize}},
 	"Namespace":        {{"sequence", nsSeq}, {"instance", nsInstance}, {"spare", nsSpare}, {"", nsJSON}},
+	"Sealing":          {{"instance", slInstance}, {"spare", slSpare}, {"key id", slKey}, {"", slSize}},
 	"Mark":             {{"flushed", 0}, {"", MarkSize}},
 	"Format limits":    nil, // compared by TestDocsLimits
 	"Numbers":          nil, // in words

@@ -18,8 +18,9 @@ const (
 	KindPurge     Kind = 3 // a Purge: this instance, or a salt of it, is gone
 	KindNamespace Kind = 4 // a Namespace: what an instance is
 	KindMark      Kind = 5 // a Mark: what was on the drives when this was written
+	KindSealing   Kind = 6 // a Sealing: things of this instance are encrypted
 
-	lastKind = KindMark
+	lastKind = KindSealing
 )
 
 func (k Kind) String() string {
@@ -34,6 +35,8 @@ func (k Kind) String() string {
 		return "namespace"
 	case KindMark:
 		return "mark"
+	case KindSealing:
+		return "sealing"
 	}
 	return fmt.Sprintf("kind %d", uint8(k))
 }
@@ -41,7 +44,7 @@ func (k Kind) String() string {
 // Entry is one entry of an append, not yet decoded.
 type Entry struct {
 	Kind Kind
-	Body []byte // for DecodeRecord, DecodeTombstone, DecodePurge, DecodeNamespace or DecodeMark
+	Body []byte // for DecodeRecord, DecodeTombstone, DecodePurge, DecodeNamespace, DecodeMark or DecodeSealing
 }
 
 // Tombstone. Part of the format and should not be changed; drawn in docs/reference/format.md.
@@ -239,4 +242,36 @@ func DecodeMark(b []byte) (Mark, error) {
 		return Mark{}, damaged("mark", "length in bytes", len(b), MarkSize)
 	}
 	return Mark{Flushed: le.Uint64(b)}, nil
+}
+
+// Sealing. Part of the format and should not be changed; drawn in docs/reference/format.md.
+const (
+	slInstance = 0 // uint32
+	slSpare    = 4 // 4 bytes, zero
+	slKey      = 8 // 16 bytes
+	slSize     = 24
+)
+
+// Sealing says that things of a namespace instance are encrypted with a key, or were: so a rebuild knows it when none
+// of them is left. It goes with the instance. The key's id is derived from it, and so tells another key.
+type Sealing struct {
+	Instance uint32
+	Key      KeyID
+}
+
+func (s *Sealing) append(dst []byte) []byte {
+	dst = le.AppendUint32(dst, s.Instance)
+	dst = append(dst, 0, 0, 0, 0)
+	return append(dst, s.Key[:]...)
+}
+
+// DecodeSealing reads an entry's body; Damaged when it is not a sealing's.
+func DecodeSealing(b []byte) (Sealing, error) {
+	if len(b) != slSize {
+		return Sealing{}, damaged("sealing", "length in bytes", len(b), slSize)
+	}
+	if !Blank(b[slSpare:slKey]) {
+		return Sealing{}, damaged("sealing", "spare bytes", "set", "zero")
+	}
+	return Sealing{Instance: le.Uint32(b[slInstance:]), Key: KeyID(b[slKey:])}, nil
 }

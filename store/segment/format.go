@@ -16,6 +16,18 @@ import (
 // format's layout never changes once released.
 const FormatVersion = 1
 
+// formatSealing is the format that the log pages of an append say that has a Sealing, and only those: a program from
+// before there were any refuses them by that, and reads the rest.
+const formatSealing = 2
+
+// formatOf is the format of log pages with an entry of a kind.
+func formatOf(k Kind) uint32 {
+	if k == KindSealing {
+		return formatSealing
+	}
+	return FormatVersion
+}
+
 // Sizes and limits that are part of the format and should not be changed.
 const (
 	// PageSize is the unit of everything here and the alignment of all I/O, in bytes.

@@ -83,6 +83,8 @@ func FuzzLogPages(f *testing.F) {
 	l.records(2, 8)
 	f.Add(l.image, uint8(0))
 	f.Add(l.image, uint8(7))
+	sealing := sealingLog(f)
+	f.Add(sealing.image, uint8(1))
 	f.Fuzz(func(t *testing.T, b []byte, mode uint8) {
 		image := bytes.Clone(b[:len(b)/PageSize*PageSize])
 		salvage, chunk := mode&1 != 0, 1+int(mode>>2&3)
@@ -138,6 +140,10 @@ func decodeAny(t *testing.T, e Entry) {
 		}
 	case KindMark:
 		if v, err := DecodeMark(e.Body); err == nil {
+			require.Equal(t, e.Body, v.append(nil))
+		}
+	case KindSealing:
+		if v, err := DecodeSealing(e.Body); err == nil {
 			require.Equal(t, e.Body, v.append(nil))
 		}
 	case KindNamespace:

@@ -40,6 +40,7 @@ func TestGolden(t *testing.T) {
 	freed, exact := sampleHeader(), sampleTombstone()
 	freed.Flags, exact.Exact = HeaderFreed, true
 	mark := Mark{Flushed: 1<<33 + 7}
+	sealing, sealings := sampleSealing(), sealingLog(t)
 	sealed := sealedRecord()
 	nsBody, err := ns.append(nil)
 	require.NoError(t, err)
@@ -108,6 +109,16 @@ func TestGolden(t *testing.T) {
 			got, err := DecodeMark(b)
 			require.NoError(t, err)
 			assert.Equal(t, mark, got)
+		}},
+		{"sealing", sealing.append(nil), func(t *testing.T, b []byte) {
+			got, err := DecodeSealing(b)
+			require.NoError(t, err)
+			assert.Equal(t, sealing, got)
+		}},
+		{"log-sealing", sealings.image, func(t *testing.T, b []byte) {
+			got, end := read(t, b, sampleLog, false, 1)
+			assert.Equal(t, []string{"8589934601@0+1:2", "8589934602@1+1:1"}, got)
+			assert.NoError(t, end.Err)
 		}},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -71,10 +71,11 @@ func AppendPages(n int) int { return (n + BodySize - 1) / BodySize }
 // for concurrent use.
 type LogWriter struct {
 	stream []byte // kind, uvarint length, body; and again
+	format uint32 // of its pages; 0: FormatVersion
 }
 
 // Reset drops the entries and keeps the memory.
-func (w *LogWriter) Reset() { w.stream = w.stream[:0] }
+func (w *LogWriter) Reset() { w.stream, w.format = w.stream[:0], 0 }
 
 // Len is the length of the entries so far, in bytes.
 func (w *LogWriter) Len() int { return len(w.stream) }
@@ -146,17 +147,28 @@ func (w *LogWriter) Bytes() []byte { return w.stream }
 // nothing is added, when b is not whole entries of known kinds; Invalid when the append
 // would pass MaxAppendPages.
 func (w *LogWriter) Add(b []byte) error {
+	format := w.format
 	for at := 0; at < len(b); {
-		_, n := nextEntry(b[at:])
+		e, n := nextEntry(b[at:])
 		if n == 0 {
 			return damaged("log entries", "entry at byte", at, "a whole entry of a known kind")
 		}
-		at += n
+		at, format = at+n, max(format, formatOf(e.Kind))
 	}
 	if pages := AppendPages(len(w.stream) + len(b)); pages > MaxAppendPages {
 		return skep.Invalidf("log append", "pages", pages, fmt.Sprintf("at most %d", MaxAppendPages))
 	}
-	w.stream = append(w.stream, b...)
+	w.stream, w.format = append(w.stream, b...), format
+	return nil
+}
+
+// Sealing adds a sealing. A program from before there were any refuses the append as of another format: nothing else
+// that it needs should be in it.
+func (w *LogWriter) Sealing(s *Sealing) error {
+	if err := w.begin(KindSealing, slSize); err != nil {
+		return err
+	}
+	w.stream = s.append(w.stream)
 	return nil
 }
 
@@ -186,6 +198,7 @@ func (w *LogWriter) begin(k Kind, n int) error {
 	if pages := AppendPages(len(w.stream) + EntrySize(n)); pages > MaxAppendPages {
 		return skep.Invalidf("log append", "pages", pages, fmt.Sprintf("at most %d", MaxAppendPages))
 	}
+	w.format = max(w.format, formatOf(k))
 	w.stream = append(w.stream, byte(k))
 	w.stream = binary.AppendUvarint(w.stream, uint64(n))
 	return nil
@@ -213,6 +226,7 @@ func (w *LogWriter) Encode(dst []byte, id LogID, first int, seq uint64) error {
 		if err := beginPage(op, magicLog, page); err != nil {
 			return err
 		}
+		le.PutUint32(page[offFormat:], max(w.format, FormatVersion))
 		le.PutUint32(page[lpGroup:], id.Group)
 		copy(page[lpStore:], id.Store[:])
 		le.PutUint64(page[lpGeneration:], id.Generation)

@@ -250,6 +250,10 @@ func TestLogDamage(t *testing.T) {
 			reseal(p)
 		}, []string{a, b}, []string{a, b, d}, false},
 		{"another format", func(l *testLog) { le.PutUint32(l.page(4)[offFormat:], FormatVersion+1); reseal(l.page(4)) }, []string{a, b}, []string{a, b, d}, false},
+		{"a format that nobody knows", func(l *testLog) {
+			le.PutUint32(l.page(4)[offFormat:], formatSealing+1)
+			reseal(l.page(4))
+		}, []string{a, b}, []string{a, b, d}, false},
 		{"unknown kind", func(l *testLog) { l.page(4)[lpBody] = 9; reseal(l.page(4)) }, []string{a, b}, []string{a, b, d}, false},
 		{"entry longer than its append", func(l *testLog) { le.PutUint16(l.page(4)[lpBody+1:], 0x7fff); reseal(l.page(4)) }, []string{a, b}, []string{a, b, d}, false},
 		{"last byte of an entry not used", func(l *testLog) {
@@ -517,4 +521,39 @@ func BenchmarkLogRead(b *testing.B) {
 		}
 	}
 	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(heads), "ns/record")
+}
+
+// A program from before there were sealings refuses the append that has one by its format, and reads the rest.
+// Pages that say another format than they should are damaged.
+func TestSealingsHaveAFormatOfTheirOwn(t *testing.T) {
+	t.Parallel()
+	l := sealingLog(t)
+	require.Equal(t, uint32(formatSealing), le.Uint32(l.page(0)[offFormat:]))
+	require.Equal(t, uint32(FormatVersion), le.Uint32(l.page(1)[offFormat:]))
+	for page, format := range []uint32{FormatVersion, formatSealing} {
+		l := sealingLog(t)
+		le.PutUint32(l.page(page)[offFormat:], format)
+		sealPage(l.page(page), sampleLog.seed())
+		got, end := read(t, l.image, l.id, true, 1)
+		require.Len(t, got, 1)
+		require.ErrorIs(t, end.Err, skep.Damaged)
+	}
+	var w LogWriter
+	sealing, stone := sampleSealing(), sampleTombstone()
+	require.NoError(t, w.Sealing(&sealing))
+	again := LogWriter{}
+	require.NoError(t, again.Add(w.Bytes()))
+	w.Reset()
+	require.NoError(t, w.Tombstone(&stone))
+	for at, w := range []*LogWriter{&again, &w} {
+		page := make([]byte, PageSize)
+		require.NoError(t, w.Encode(page, sampleLog, 0, 1))
+		require.Equal(t, uint32([]int{formatSealing, FormatVersion}[at]), le.Uint32(page[offFormat:]))
+	}
+	spare := make([]byte, slSize)
+	spare[slKey-1] = 1
+	for _, bad := range [][]byte{nil, make([]byte, slSize-1), make([]byte, slSize+1), spare} {
+		_, err := DecodeSealing(bad)
+		require.ErrorIs(t, err, skep.Damaged)
+	}
 }

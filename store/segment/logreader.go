@@ -46,6 +46,7 @@ type LogReader struct {
 	end     LogEnd
 	pending struct { // the append being put together
 		seq          uint64
+		format       uint32
 		first        int
 		pages, count int // seen of it, and in all; count 0: none
 		stream       []byte
@@ -211,8 +212,10 @@ func (r *LogReader) check(page []byte, index int) (bool, error) {
 		}
 		return false, damaged(op, where("checksum"), fmt.Sprintf("%016x", sum), "that of its bytes")
 	}
-	if err := checkFormat(op, le.Uint32(page[offFormat:])); err != nil {
-		return false, err
+	if n := le.Uint32(page[offFormat:]); n != formatSealing {
+		if err := checkFormat(op, n); err != nil {
+			return false, err
+		}
 	}
 	if got := le.Uint32(page[lpIndex:]); int64(got) != int64(index) {
 		return false, damaged(op, where("index"), got, index)
@@ -235,8 +238,8 @@ func (r *LogReader) add(page []byte, index int) (a Append, ok bool) {
 	const op = "read log"
 	p := &r.pending
 	seq, ordinal, count := le.Uint64(page[lpSeq:]), int(le.Uint16(page[lpOrdinal:])), int(le.Uint16(page[lpCount:]))
-	body := page[lpBody : lpBody+int(le.Uint16(page[lpUsed:]))]
-	if p.count > 0 && (seq != p.seq || ordinal != p.pages || count != p.count) {
+	body, format := page[lpBody:lpBody+int(le.Uint16(page[lpUsed:]))], le.Uint32(page[offFormat:])
+	if p.count > 0 && (seq != p.seq || ordinal != p.pages || count != p.count || format != p.format) {
 		r.drop()
 		if r.done {
 			return Append{}, false
@@ -249,7 +252,7 @@ func (r *LogReader) add(page []byte, index int) (a Append, ok bool) {
 				fmt.Sprintf("the first of one after %d", r.end.Seq)), 1)
 			return Append{}, false
 		}
-		p.seq, p.first, p.count, p.pages = seq, index, count, 0
+		p.seq, p.format, p.first, p.count, p.pages = seq, format, index, count, 0
 		p.stream = p.stream[:0]
 	}
 	p.pages++
@@ -268,13 +271,18 @@ func (r *LogReader) finish(stream []byte) (Append, bool) {
 	p := &r.pending
 	a := Append{Seq: p.seq, First: p.first, Pages: p.count, stream: stream}
 	p.count = 0
+	format := uint32(FormatVersion)
 	for at := 0; at < len(stream); {
-		_, n := nextEntry(stream[at:])
+		e, n := nextEntry(stream[at:])
 		if n == 0 {
 			r.damage(damaged("read log", "entry", fmt.Sprintf("kind %d at byte %d of append %d", stream[at], at, a.Seq), "a whole entry of a known kind"), a.Pages)
 			return Append{}, false
 		}
-		at += n
+		at, format = at+n, max(format, formatOf(e.Kind))
+	}
+	if format != p.format {
+		r.damage(damaged("read log", fmt.Sprintf("format of append %d", a.Seq), p.format, format), a.Pages)
+		return Append{}, false
 	}
 	if a.First > r.end.Pages && r.end.Err == nil {
 		// Only in salvage: pages that were not ours, and now one that is.

@@ -1,9 +1,13 @@
 package segment
 
 import (
+	"errors"
 	"fmt"
 	"math/rand/v2"
+	"testing"
 	"time"
+
+	"github.com/stretchr/testify/require"
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/layout"
@@ -81,6 +85,19 @@ func plainRecord(i int) Record {
 
 func sampleTombstone() Tombstone {
 	return Tombstone{Seq: 1<<33 + 2, Covers: 1 << 32, Instance: 9, SaltTag: sampleTag, Key: skep.KeyOf([]byte("gone"))}
+}
+
+func sampleSealing() Sealing { return Sealing{Instance: 9, Key: KeyID{0xee, 1, 2, 15: 9}} }
+
+// sealingLog is a log with a sealing, and a tombstone after it.
+func sealingLog(t testing.TB) *testLog {
+	l := newTestLog(t, 2)
+	sealing, stone := sampleSealing(), sampleTombstone()
+	l.append(1<<33+9, func(w *LogWriter) {
+		require.NoError(t, errors.Join(w.Mark(&Mark{Flushed: 1 << 33}), w.Sealing(&sealing)))
+	})
+	l.append(1<<33+10, func(w *LogWriter) { require.NoError(t, w.Tombstone(&stone)) })
+	return l
 }
 
 func samplePurge() Purge {

@@ -3,6 +3,7 @@ package clean
 import (
 	"context"
 	"errors"
+	"slices"
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/index"
@@ -24,6 +25,7 @@ type carrier struct {
 	seen   map[string]bool
 	stones []segment.Tombstone
 	others []*segment.LogWriter
+	seals  []*segment.LogWriter // with nothing else in them
 	over   []namespaces.SaltTag // tags that salts had, of which nothing is left
 }
 
@@ -66,7 +68,7 @@ func (c *Cleaner) carryOn(ctx context.Context, g *space.Group, recs []segment.Re
 	if err != nil {
 		return nil, err
 	}
-	parts = append(parts, k.others...)
+	parts = slices.Concat(parts, k.others, k.seals)
 	for i, w := range parts {
 		if err := c.Appends.Entries(ctx, space.Kept, 0, w.Bytes()); skep.KindOf(err) == skep.Full {
 			return parts[i:], nil
@@ -125,7 +127,7 @@ func (k *carrier) visit(_ *segment.Append, e segment.Entry) error {
 	case segment.KindPurge:
 		p, err := segment.DecodePurge(e.Body)
 		if err == nil && k.needsPurge(&p) {
-			return k.last().Purge(&p)
+			return lastOf(&k.others).Purge(&p)
 		}
 	case segment.KindNamespace:
 		v, err := segment.DecodeNamespace(e.Body)
@@ -136,7 +138,11 @@ func (k *carrier) visit(_ *segment.Append, e segment.Entry) error {
 		// The last number given is said for ever, or a rebuild gave it again.
 		last := uint32(v.Info.ID) == k.c.Root.Numbers().Namespace
 		if v.Deleted && (last || !outlived(v.Seq, k.oldest)) || !v.Deleted && ns != nil && ns.Info.ID == v.Info.ID {
-			return k.last().Namespace(&v)
+			return lastOf(&k.others).Namespace(&v)
+		}
+	case segment.KindSealing:
+		if v, err := segment.DecodeSealing(e.Body); err == nil && n.Of(v.Instance) != nil {
+			return lastOf(&k.seals).Sealing(&v)
 		}
 	}
 	return nil
@@ -205,10 +211,10 @@ func (c *Cleaner) tidyOldest() {
 	}
 }
 
-// last is the append that other entries are added to.
-func (k *carrier) last() *segment.LogWriter {
-	if len(k.others) == 0 || k.others[len(k.others)-1].Len() > segment.BodySize/2 {
-		k.others = append(k.others, &segment.LogWriter{})
+// lastOf is the append that entries are added to.
+func lastOf(list *[]*segment.LogWriter) *segment.LogWriter {
+	if n := len(*list); n == 0 || (*list)[n-1].Len() > segment.BodySize/2 {
+		*list = append(*list, &segment.LogWriter{})
 	}
-	return k.others[len(k.others)-1]
+	return (*list)[len(*list)-1]
 }

@@ -5,7 +5,6 @@ import (
 	"github.com/skepkv/skep/index"
 	"github.com/skepkv/skep/layout"
 	"github.com/skepkv/skep/store/catalog"
-	"github.com/skepkv/skep/store/internal/crypt"
 	"github.com/skepkv/skep/store/internal/locks"
 	"github.com/skepkv/skep/store/internal/namespaces"
 	"github.com/skepkv/skep/store/internal/space"
@@ -26,11 +25,9 @@ func (r *Rows) Publish(ns *namespaces.Namespace, g *space.Group, blocks []*Block
 func (r *Rows) publish(ns *namespaces.Namespace, g *space.Group, blocks []*Block, durable bool) error {
 	b := r.Catalog.NewBatch()
 	var buf []byte
-	var sealed []crypt.Use
 	for _, in := range blocks {
 		buf = in.Record.Append(buf[:0])
 		b.PutBlock(in.At, buf)
-		sealed = r.Keys.Add(b, &in.Record, sealed)
 	}
 	// Changes of what is there already are serialised with deletes and the cleaner.
 	exclusive := !ns.Info.Chained
@@ -45,7 +42,6 @@ func (r *Rows) publish(ns *namespaces.Namespace, g *space.Group, blocks []*Block
 	if err := r.commit(b, durable); err != nil {
 		return err
 	}
-	r.Keys.Added(sealed)
 	if !durable {
 		r.SyncSoon()
 	}

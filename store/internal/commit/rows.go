@@ -9,7 +9,6 @@ import (
 	"github.com/skepkv/skep/index"
 	"github.com/skepkv/skep/store/catalog"
 	"github.com/skepkv/skep/store/internal/intents"
-	"github.com/skepkv/skep/store/internal/keybook"
 	"github.com/skepkv/skep/store/internal/locks"
 	"github.com/skepkv/skep/store/internal/namespaces"
 	"github.com/skepkv/skep/store/internal/observe"
@@ -31,7 +30,6 @@ type Parts struct {
 	Root     *watermark.Root
 	Cache    *memory.Cache // nil without a DRAM tier
 	Sidecars *sidecar.Rows
-	Keys     *keybook.Book
 	Intents  *intents.List
 	Puts     *puts.Table
 	Events   *observe.Events

@@ -18,6 +18,9 @@ type Secret struct {
 	store segment.StoreID
 }
 
+// ID names the key.
+func (s *Secret) ID() segment.KeyID { return s.id }
+
 // cipher is AES-256-GCM under a key that is derived for one purpose and one nonce.
 func (s *Secret) cipher(purpose string, nonce []byte) (cipher.AEAD, error) {
 	b, err := aes.NewCipher(s.key.derive(nonce, purpose+string(s.store[:]), keySize))

@@ -1,6 +1,6 @@
 // Package devlog has the devices' logs say what the catalog says: of deletions, purges and namespaces, so that a
-// rebuild that has nothing else resurrects none and knows whose blocks there are; and of records that no row speaks
-// for.
+// rebuild that has nothing else resurrects none and knows whose blocks there are; of keys that things are encrypted
+// with, so that it knows whose may not be written as they are put; and of records that no row speaks for.
 //
 // The catalog comes first: its commit decides, and carries the entries along as an intent (package intents). Then the
 // entries are written to two drives and flushed, and the intent goes (CarryOut). What a crash or a full store keeps

@@ -87,6 +87,10 @@ func (l *Log) ended(entries []byte) ([]byte, error) {
 			case l.Names.Of(v.Instance) == nil:
 				continue
 			}
+		case segment.KindSealing:
+			if v, err := segment.DecodeSealing(e.Body); err == nil && l.Names.Of(v.Instance) == nil {
+				continue
+			}
 		case segment.KindPurge:
 			p, err := segment.DecodePurge(e.Body)
 			if err == nil && !p.Salted && ended[p.Instance] {

@@ -1,6 +1,7 @@
 package devlog
 
 import (
+	"cmp"
 	"context"
 
 	"github.com/skepkv/skep"
@@ -9,14 +10,16 @@ import (
 	"github.com/skepkv/skep/store/segment"
 )
 
-// nameEntries are the log entries of every namespace and purge there is.
-func (l *Log) nameEntries() (out []*segment.LogWriter, err error) {
+// nameEntries are the log entries of every namespace and purge there is, and after them, in appends of their own, of
+// the keys that things of namespaces are encrypted with.
+func (l *Log) nameEntries(ctx context.Context) (out []*segment.LogWriter, err error) {
 	n := l.Names
+	names := 0 // writers of what is no sealing
 	add := func(write func(w *segment.LogWriter) error) {
 		if err != nil {
 			return
 		}
-		if len(out) == 0 || out[len(out)-1].Len() > segment.BodySize/2 {
+		if len(out) == names || out[len(out)-1].Len() > segment.BodySize/2 {
 			out = append(out, &segment.LogWriter{})
 		}
 		err = write(out[len(out)-1])
@@ -29,7 +32,14 @@ func (l *Log) nameEntries() (out []*segment.LogWriter, err error) {
 			SaltTag: segment.SaltTag(k.Tag)}
 		add(func(w *segment.LogWriter) error { return w.Purge(&p) })
 	}
-	return out, err
+	names = len(out)
+	keys, e := l.Catalog.Sealings(ctx)
+	for _, k := range keys {
+		if n.Of(k.Instance) != nil {
+			add(func(w *segment.LogWriter) error { return w.Sealing(&segment.Sealing{Instance: k.Instance, Key: k.Key}) })
+		}
+	}
+	return out, cmp.Or(err, e)
 }
 
 // Forgo has the logs of those drives of g that cannot be asked needed no more: what they said of names and deletions
@@ -45,7 +55,7 @@ func (l *Log) Forgo(ctx context.Context, g *space.Group) (bool, error) {
 	if len(list) == 0 {
 		return false, nil
 	}
-	parts, err := l.nameEntries()
+	parts, err := l.nameEntries(ctx)
 	if err != nil {
 		return false, &skep.Error{Op: "log again", Kind: skep.KindOf(err), Field: "names", Err: err}
 	}
@@ -68,11 +78,11 @@ func (l *Log) Forgo(ctx context.Context, g *space.Group) (bool, error) {
 }
 
 // Again intends what the devices' logs may lack after a rebuild that went on without a
-// device: every namespace and purge; and every group may have records of blocks that are gone
+// device: every namespace, purge and key in use; and every group may have records of blocks that are gone
 // whose tombstones the device had. REQUIRES: names and groups are loaded.
 func (l *Log) Again(b *catalog.Batch) error {
 	l.Log.Info("logging again what a rebuild could not find on all devices")
-	parts, err := l.nameEntries()
+	parts, err := l.nameEntries(l.Context)
 	if err != nil {
 		return &skep.Error{Op: "log again", Kind: skep.KindOf(err), Field: "names", Err: err}
 	}

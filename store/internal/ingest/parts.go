@@ -68,6 +68,9 @@ func (w *Writer) Begin(ctx context.Context, r *skep.BeginRequest) (skep.BlockWri
 	if err := w.Describe(op, ns, t, b.in, &as); err != nil {
 		return nil, err
 	}
+	if err := w.seal(ctx, op, ns, b.in); err != nil {
+		return nil, err
+	}
 	b.bytes = openState
 	for _, p := range m {
 		b.bytes += int64(layout.PagesOf(p.Size)) * layout.PageSize

@@ -9,6 +9,7 @@ import (
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/store/internal/crypt"
 	"github.com/skepkv/skep/store/internal/gate"
+	"github.com/skepkv/skep/store/internal/keybook"
 	"github.com/skepkv/skep/store/internal/namespaces"
 	"github.com/skepkv/skep/store/internal/pieces"
 	"github.com/skepkv/skep/store/segment"
@@ -26,7 +27,8 @@ func newOpener(t *testing.T, openBytes int64) *Writer {
 		_, err := names.Add(skep.NamespaceInfo{ID: skep.NamespaceID(i + 1), NamespaceSpec: spec}, uint32(i+1))
 		require.NoError(t, err)
 	}
-	return New(Config{Gate: gate.New(false, func() error { return nil }), Names: names, Keys: keys, OpenBytes: openBytes})
+	return New(Config{Gate: gate.New(false, func() error { return nil }), Names: names,
+		Keys: keybook.New(keybook.Config{Keys: keys}), OpenBytes: openBytes})
 }
 
 func begin(t *testing.T, w *Writer, ns skep.NamespaceID, key byte, size int64) (skep.BlockWriter, error) {

@@ -1,6 +1,8 @@
 package ingest
 
 import (
+	"context"
+
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/layout"
 	"github.com/skepkv/skep/store/internal/namespaces"
@@ -8,8 +10,9 @@ import (
 )
 
 // Prepare checks every block before anything is stored, so that bad input changes
-// nothing. REQUIRES: r.Validate.
-func (w *Writer) Prepare(ns *namespaces.Namespace, t namespaces.Tag, r *skep.PutRequest,
+// nothing. Where a namespace's blocks are encrypted with a key for the first time, the drives are told.
+// REQUIRES: r.Validate.
+func (w *Writer) Prepare(ctx context.Context, ns *namespaces.Namespace, t namespaces.Tag, r *skep.PutRequest,
 	results []skep.PutResult) ([]*Block, error) {
 	const op = "put"
 	spec := &ns.Info.NamespaceSpec
@@ -40,7 +43,17 @@ func (w *Writer) Prepare(ns *namespaces.Namespace, t namespaces.Tag, r *skep.Put
 			return nil, skep.Invalidf(op, "depth", r.Depth, int(e.Depth)+1)
 		}
 	}
-	return out, nil
+	return out, w.seal(ctx, op, ns, out...)
+}
+
+// seal gives blocks that were described the key that they are to be encrypted with. Errors: why it is not at hand, and
+// why the drives cannot be told that it is in use.
+func (w *Writer) seal(ctx context.Context, op string, ns *namespaces.Namespace, list ...*Block) error {
+	key, err := w.Keys.Sealer(ctx, op, ns)
+	for _, in := range list {
+		in.Key = key
+	}
+	return err
 }
 
 func out0(in []*Block) *Block {
@@ -50,8 +63,8 @@ func out0(in []*Block) *Block {
 	return in[0]
 }
 
-// Describe fills in, a new block, from its identity and its manifest, whose parts have names. Errors: Invalid,
-// or why its tenant's key is not at hand.
+// Describe fills in, a new block, from its identity and its manifest, whose parts have names. seal follows. Error:
+// Invalid.
 func (w *Writer) Describe(op string, ns *namespaces.Namespace, t namespaces.Tag, in *Block, r *skep.BeginRequest) error {
 	spec := &ns.Info.NamespaceSpec
 	if err := skep.ValidateBlock(op, spec, r.Depth, r.ValidTokens, r.Key, r.Parent, r.Name, r.Manifest); err != nil {
@@ -70,10 +83,6 @@ func (w *Writer) Describe(op string, ns *namespaces.Namespace, t namespaces.Tag,
 		rec.Flags |= segment.RecordDurable
 	}
 	rec.Name = append([]byte(nil), r.Name...)
-	var err error
-	if in.Key, err = w.Keys.Sealer(op, spec.Tenant); err != nil {
-		return err
-	}
 	in.FP = w.Names.Fingerprint(ns.Instance, t, r.Key)
 	if r.Parent != nil {
 		p := *r.Parent

@@ -11,8 +11,8 @@ import (
 	"github.com/skepkv/skep/store/internal/admission"
 	"github.com/skepkv/skep/store/internal/appender"
 	"github.com/skepkv/skep/store/internal/commit"
-	"github.com/skepkv/skep/store/internal/crypt"
 	"github.com/skepkv/skep/store/internal/gate"
+	"github.com/skepkv/skep/store/internal/keybook"
 	"github.com/skepkv/skep/store/internal/namespaces"
 	"github.com/skepkv/skep/store/internal/observe"
 	"github.com/skepkv/skep/store/internal/pieces"
@@ -28,7 +28,7 @@ type Config struct {
 	Background *sync.WaitGroup // what outlives a call
 	Gate       *gate.Gate
 	Names      *namespaces.Table
-	Keys       *crypt.Keys
+	Keys       *keybook.Book
 	Index      *index.Index
 	Rows       *commit.Rows
 	Appends    *appender.Appender

@@ -1,43 +1,59 @@
-// Package keybook has the catalog know which encryption keys things of each namespace are encrypted with, so that an
-// open with a wrong key, or with none once everything encrypted is evicted, is refused.
+// Package keybook has the catalog and the devices' logs know which encryption keys things of each namespace are
+// encrypted with, so that an open with a wrong key, or with none once everything encrypted is evicted, is refused, also
+// where the catalog was made anew from the devices.
 //
 // # Seams
 //
-//	Book    reads the rows at an open, adds those of what is put, and removes those of what is gone
+//	Book    reads the rows at an open, tells who puts what to encrypt with, and removes the rows of what is gone
 //
 // # Invariants
 //
-//   - A key is noted in the commit of the first row that needs it, or before.
-//   - What is noted goes with the namespace's instance, and only then.
+//   - Before anything of an instance is encrypted with a key, the devices' logs say so, flushed, and then the catalog,
+//     synced. The logs come first: what they say too much makes an open ask for a key, and what they lack would have
+//     a tenant's bytes written as they are put.
+//   - What is noted goes with the namespace's instance, and only then. Log entries of an instance that is gone mean
+//     nothing.
 package keybook
 
 import (
 	"context"
 	"log/slog"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/skepkv/skep/store/catalog"
 	"github.com/skepkv/skep/store/internal/crypt"
+	"github.com/skepkv/skep/store/internal/limits"
 	"github.com/skepkv/skep/store/internal/namespaces"
 	"github.com/skepkv/skep/store/segment"
 )
 
+// Config is what a book goes by.
+type Config struct {
+	Context  context.Context // ends with the store
+	Closing  chan struct{}   // closed when the store begins to close
+	Keys     *crypt.Keys
+	Log      *slog.Logger
+	ReadOnly bool          // nothing is written
+	Timeout  time.Duration // of what is written when keys are replaced
+	// Say writes entries to the devices' logs, and returns when they are flushed. Who is patient waits for room.
+	Say func(ctx context.Context, patient bool, entries []byte) error
+}
+
 // Book is safe for any number of goroutines once Learn has returned. Make it with New.
 type Book struct {
 	*crypt.Keys
-	catalog  *catalog.Catalog
-	names    *namespaces.Table
-	log      *slog.Logger
-	readOnly bool            // the catalog is not written to
-	ctx      context.Context // of the store
-	timeout  time.Duration   // of what is written
+	Config  Config
+	catalog *catalog.Catalog
+	names   *namespaces.Table
+	turn    limits.Turn // of who tells the devices; before space.Opening
+	said    sync.Map    // crypt.Use: the devices know it
+	owed    []crypt.Use // noted in the catalog, and not said by the devices; until Settle
 }
 
 // New makes the book of a store that is being opened. Open follows.
-func New(ctx context.Context, keys *crypt.Keys, log *slog.Logger, readOnly bool, timeout time.Duration) *Book {
-	return &Book{Keys: keys, log: log, readOnly: readOnly, ctx: ctx, timeout: timeout}
-}
+func New(c Config) *Book { return &Book{Keys: c.Keys, Config: c, turn: limits.NewTurn()} }
 
 // Open gives it the catalog and the names, and takes from the catalog which keys are in use.
 func (b *Book) Open(ctx context.Context, c *catalog.Catalog, names *namespaces.Table) error {
@@ -61,12 +77,17 @@ func (b *Book) load(ctx context.Context) error {
 	gone := b.catalog.NewBatch()
 	for _, r := range rows {
 		if _, ok := b.tenantOf(r.Instance); ok {
-			b.Keys.Note(crypt.Use{Instance: r.Instance, Key: r.Key})
+			u := crypt.Use{Instance: r.Instance, Key: r.Key}
+			if b.Keys.Note(u); r.Said {
+				b.said.Store(u, nil)
+			} else {
+				b.owed = append(b.owed, u)
+			}
 		} else {
 			gone.DeleteSealing(r) // a put that a purge overtook
 		}
 	}
-	if gone.Len() == 0 || b.readOnly {
+	if gone.Len() == 0 || b.Config.ReadOnly {
 		return nil
 	}
 	return b.catalog.Commit(ctx, gone, false)
@@ -75,12 +96,77 @@ func (b *Book) load(ctx context.Context) error {
 // Learn looks at the keys that the catalog and the blocks name. Error: Denied for those that are not theirs, unless it
 // is to go on without.
 func (b *Book) Learn(ctx context.Context, seen []crypt.Seen, without bool) error {
-	fresh, err := b.Keys.Learn(seen, b.tenantOf, without || b.readOnly, b.log)
-	if err != nil || b.readOnly {
+	fresh, err := b.Keys.Learn(seen, b.tenantOf, without || b.Config.ReadOnly, b.Config.Log)
+	if err != nil || b.Config.ReadOnly {
 		return err
 	}
-	return b.note(ctx, fresh)
+	b.owed = append(b.owed, fresh...)
+	return b.note(ctx, false, fresh...)
 }
+
+// Settle has the devices say what only the catalog says: of stores from before they did, and after a rebuild that knew
+// keys by blocks alone. Where that fails a put says it of what it encrypts, and the next open the rest.
+func (b *Book) Settle(ctx context.Context) {
+	list := b.owed
+	b.owed = nil
+	if len(list) == 0 || b.Config.ReadOnly {
+		return
+	}
+	if err := b.say(ctx, "open store", true, list...); err != nil {
+		b.Config.Log.Warn("the drives do not say yet which encryption keys are in use: without its catalog the store "+
+			"would know it by blocks alone", "error", err)
+	}
+}
+
+// Sealer is what blocks of a namespace are encrypted with from now on. Nil: they are not. The first time, the devices
+// and the catalog are told before anything is. Errors: Denied for a tenant that has no key, and blocks that are
+// encrypted; why the devices or the catalog cannot be told.
+func (b *Book) Sealer(ctx context.Context, op string, ns *namespaces.Namespace) (*crypt.Secret, error) {
+	s, err := b.Keys.Sealer(op, ns.Info.Tenant)
+	if s == nil || err != nil {
+		return nil, err
+	}
+	u := crypt.Use{Instance: ns.Instance, Key: s.ID()}
+	if _, ok := b.said.Load(u); ok {
+		return s, nil
+	}
+	return s, b.say(ctx, op, true, u)
+}
+
+// say has the devices' logs and the catalog say that keys are in use.
+func (b *Book) say(ctx context.Context, op string, patient bool, list ...crypt.Use) error {
+	const what = "the drives being told which encryption key is in use"
+	if err := b.turn.Take(ctx, b.Config.Timeout, b.Config.Closing, op, what); err != nil {
+		return err
+	}
+	defer b.turn.Give()
+	for part := range slices.Chunk(list, mostSaid) {
+		var w segment.LogWriter // with nothing else in it
+		var fresh []crypt.Use
+		for _, u := range part {
+			if _, ok := b.said.Load(u); ok {
+				continue
+			}
+			if err := w.Sealing(&segment.Sealing{Instance: u.Instance, Key: u.Key}); err != nil {
+				return err
+			}
+			fresh = append(fresh, u)
+		}
+		if len(fresh) == 0 {
+			continue
+		}
+		if err := b.Config.Say(ctx, patient, w.Bytes()); err != nil {
+			return err
+		}
+		if err := b.note(ctx, true, fresh...); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// mostSaid is how many keys are said in one append: they fit in a page.
+const mostSaid = 128
 
 // Replace is crypt's, and warns of keys that are taken away while blocks may need them. A later open with the new key
 // alone is none with a wrong one.
@@ -94,53 +180,42 @@ func (b *Book) Replace(keys map[string][]crypt.Key) error {
 		tenant, _ := b.tenantOf(u.Instance)
 		if at := tenant + "/" + u.Key.String(); !told[at] {
 			told[at] = true
-			b.log.Warn("an encryption key is given no more that blocks may need: those that do are misses",
+			b.Config.Log.Warn("an encryption key is given no more that blocks may need: those that do are misses",
 				"tenant", tenant, "key_id", u.Key.String(), "next", "give it again, below the new one, until "+
 					"skep inspect keys --dir D lists it no more")
 		}
 	}
-	if b.readOnly {
+	if b.Config.ReadOnly {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(b.ctx, b.timeout)
+	ctx, cancel := context.WithTimeout(b.Config.Context, b.Config.Timeout)
 	defer cancel()
-	if err := b.note(ctx, b.Keys.Renewed(b.tenantOf)); err != nil { // which hinders nobody now
-		b.log.Warn("new encryption keys are in use, and the catalog does not say so yet", "error", err)
+	if err := b.say(ctx, "encryption keys", true, b.Keys.Renewed(b.tenantOf)...); err != nil { // hinders nobody now
+		b.Config.Log.Warn("new encryption keys are in use, and neither the drives nor the catalog say so yet", "error", err)
 	}
 	return nil
 }
 
-func (b *Book) note(ctx context.Context, fresh []crypt.Use) error {
+// note has the catalog say which keys are in use, and whether the devices say it.
+func (b *Book) note(ctx context.Context, said bool, fresh ...crypt.Use) error {
 	if len(fresh) == 0 {
 		return nil
 	}
 	batch := b.catalog.NewBatch()
 	for _, u := range fresh {
-		batch.PutSealing(catalog.Sealing{Instance: u.Instance, Key: u.Key})
+		batch.PutSealing(catalog.Sealing{Instance: u.Instance, Key: u.Key, Said: said})
 	}
 	if err := b.catalog.Commit(ctx, batch, true); err != nil {
 		return err
 	}
 	b.Keys.Note(fresh...)
+	for _, u := range fresh {
+		if said {
+			b.said.Store(u, nil)
+		}
+	}
 	return nil
 }
-
-// Add adds to a batch the key that a block is encrypted with, if the catalog does not have it. What Add has given is
-// handed to Added once the batch is committed.
-func (b *Book) Add(batch *catalog.Batch, rec *segment.Record, fresh []crypt.Use) []crypt.Use {
-	if rec.Sealed == nil {
-		return fresh
-	}
-	u := crypt.Use{Instance: rec.Instance, Key: rec.Sealed.Key}
-	if slices.Contains(fresh, u) || b.Keys.Noted(u) {
-		return fresh
-	}
-	batch.PutSealing(catalog.Sealing{Instance: u.Instance, Key: u.Key})
-	return append(fresh, u)
-}
-
-// Added says that what Add has given is committed.
-func (b *Book) Added(fresh []crypt.Use) { b.Keys.Note(fresh...) }
 
 // Drop adds to a batch that a namespace's instance is gone. Dropped follows once that is committed.
 func (b *Book) Drop(batch *catalog.Batch, instance uint32) {
@@ -150,4 +225,9 @@ func (b *Book) Drop(batch *catalog.Batch, instance uint32) {
 }
 
 // Dropped says that what Drop was called for is committed.
-func (b *Book) Dropped(instance uint32) { b.Keys.Forget(instance) }
+func (b *Book) Dropped(instance uint32) {
+	for _, id := range b.Keys.UsedBy(instance) {
+		b.said.Delete(crypt.Use{Instance: instance, Key: id})
+	}
+	b.Keys.Forget(instance)
+}

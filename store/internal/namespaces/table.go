@@ -400,9 +400,16 @@ func (n *Table) Disguise(instance uint32, t Tag, k skep.Key) (out skep.Key) {
 	return out
 }
 
-// Needed says whether entries still say what holds: not that a namespace is, which is deleted.
+// Needed says whether entries still say what holds: not that a namespace is, which is deleted, nor that an instance
+// that is gone is encrypted.
 func (n *Table) Needed(entries []byte) bool {
 	for e := range segment.Entries(entries) {
+		if v, err := segment.DecodeSealing(e.Body); e.Kind == segment.KindSealing && err == nil {
+			if n.Of(v.Instance) != nil {
+				return true
+			}
+			continue
+		}
 		if e.Kind != segment.KindNamespace {
 			return true
 		}

@@ -66,7 +66,7 @@ func newBench(t *testing.T) *bench {
 	root.Load(catalog.StoreState{})
 	rows := commit.New(log)
 	rows.Open(commit.Parts{Context: ctx, Catalog: c, Index: x, Names: names, Root: root})
-	book := keybook.New(ctx, keys, log, false, time.Minute)
+	book := keybook.New(keybook.Config{Context: ctx, Keys: keys, Log: log, Timeout: time.Minute})
 	require.NoError(t, book.Open(ctx, c, names))
 	table := space.New(space.Config{Log: log, Context: ctx, Closing: closing, Background: &background, Root: root,
 		Changes: rows.Changes(), Drives: func() []*space.Drive { return nil }, Timeout: time.Minute})

@@ -3,7 +3,7 @@
 //	superblocks   whose devices these are, the secret, the geometry
 //	headers       which groups there are; one freed or overwritten header is enough to
 //	              say that a group is gone
-//	logs          every record, tombstone, purge and namespace, all devices at once
+//	logs          every record, tombstone, purge, namespace and key in use, all devices at once
 //	verify        the payload of what was written after the last mark: a crash may have
 //	              left records without it
 //	settle        of the records of a block the one written last wins, unless it was

@@ -37,6 +37,7 @@ type rebuilder struct {
 	topSpace   skep.NamespaceID
 	whole      map[uint32]uint64 // purged instances: when
 	salts      map[namespaces.SaltTag]segment.Purge
+	sealings   map[segment.Sealing]bool
 	mark       uint64 // everything up to it was flushed
 	top        uint64 // highest sequence number seen
 	topGroup   uint32
@@ -95,7 +96,7 @@ func (g *foundGroup) takeInline(seq uint64, ordinal uint32) (page uint32, ok boo
 
 func newRebuilder(in Input) *rebuilder {
 	r := &rebuilder{in: in, drives: slices.Clone(in.Drives), groups: map[uint32]*foundGroup{}, namespaces: map[skep.NamespaceID]segment.Namespace{}, ended: map[skep.NamespaceID]uint32{},
-		whole: map[uint32]uint64{}, salts: map[namespaces.SaltTag]segment.Purge{}, voids: map[uint64]bool{}, tainted: map[uint32]bool{}}
+		sealings: map[segment.Sealing]bool{}, whole: map[uint32]uint64{}, salts: map[namespaces.SaltTag]segment.Purge{}, voids: map[uint64]bool{}, tainted: map[uint32]bool{}}
 	for i := range r.shards {
 		r.shards[i].stones, r.shards[i].exact = map[index.Fingerprint][]stone{}, map[exactID]bool{}
 	}

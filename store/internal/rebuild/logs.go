@@ -244,6 +244,10 @@ func (r *rebuilder) takeName(e segment.Entry) {
 			r.namespaces[n.Info.ID] = n
 		}
 		r.topInst, r.top = max(r.topInst, n.Instance), max(r.top, n.Seq)
+	case segment.KindSealing:
+		if v, err := segment.DecodeSealing(e.Body); err == nil {
+			r.sealings[v] = true
+		}
 	case segment.KindPurge:
 		p, err := segment.DecodePurge(e.Body)
 		if err != nil {

@@ -330,6 +330,11 @@ func (r *rebuilder) finish(ctx context.Context) error {
 		rows.PutNamespace(&catalog.Namespace{NamespaceInfo: n.Info, Instance: n.Instance})
 		r.top = max(r.top, uint64(id))
 	}
+	for v := range r.sealings {
+		if r.in.Names.Of(v.Instance) != nil { // else what was encrypted is gone for good
+			rows.PutSealing(catalog.Sealing{Instance: v.Instance, Key: v.Key, Said: true})
+		}
+	}
 	for k, p := range r.salts {
 		rows.PutPurge(catalog.Purge{Instance: k.Instance, Tag: k.Tag, Seq: p.Seq})
 	}

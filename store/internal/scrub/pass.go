@@ -9,6 +9,7 @@ import (
 	"github.com/zeebo/xxh3"
 
 	"github.com/skepkv/skep/layout"
+	"github.com/skepkv/skep/store/catalog"
 	"github.com/skepkv/skep/store/device"
 	"github.com/skepkv/skep/store/internal/limits"
 	"github.com/skepkv/skep/store/internal/namespaces"
@@ -53,8 +54,8 @@ func (s *Scrubber) Headers(ctx context.Context, dryRun bool, drives []*space.Dri
 func (s *Scrubber) begin(o Options, pace *limits.Pace, work *observe.Work) *pass {
 	return &pass{s: s, o: o, v: *s.Verifier(), rep: report.Scrub{DryRun: o.DryRun, Faults: []report.Fault{}},
 		start:     time.Now(),
-		instances: map[uint32]bool{}, salts: map[namespaces.SaltTag]bool{}, entries: map[uint64]int{},
-		budget: pace, work: work}
+		instances: map[uint32]bool{}, seals: map[segment.Sealing]bool{}, salts: map[namespaces.SaltTag]bool{},
+		entries: map[uint64]int{}, budget: pace, work: work}
 }
 
 // pass is one run.
@@ -70,6 +71,8 @@ type pass struct {
 	spent  int64 // and that the budget does
 	// What the logs say of names; blind: one could not be read.
 	instances map[uint32]bool
+	seals     map[segment.Sealing]bool
+	keys      []catalog.Sealing // in use, as the catalog says, when the pass began
 	salts     map[namespaces.SaltTag]bool
 	blind     bool
 	entries   map[uint64]int // that are no blocks: how many there are, by hash
@@ -91,8 +94,11 @@ func (sc *pass) tally() {
 	}
 }
 
-func (sc *pass) run(ctx context.Context) error {
+func (sc *pass) run(ctx context.Context) (err error) {
 	s := sc.s
+	if sc.keys, err = s.Catalog.Sealings(ctx); err != nil {
+		return err
+	}
 	for _, d := range s.Space.Drives() {
 		sc.superblocks(ctx, d)
 	}
@@ -245,12 +251,16 @@ func (sc *pass) logs(ctx context.Context, g *space.Group) (map[segment.RecordID]
 	return found, quiet
 }
 
-// name notes that the devices know a namespace or a salt.
+// name notes that the devices know a namespace, a salt or a key in use.
 func (sc *pass) name(e segment.Entry) {
 	switch e.Kind {
 	case segment.KindNamespace:
 		if n, err := segment.DecodeNamespace(e.Body); err == nil && !n.Deleted {
 			sc.instances[n.Instance] = true
+		}
+	case segment.KindSealing:
+		if v, err := segment.DecodeSealing(e.Body); err == nil {
+			sc.seals[v] = true
 		}
 	case segment.KindPurge:
 		if p, err := segment.DecodePurge(e.Body); err == nil && p.Salted && p.Seq > 0 {
@@ -259,7 +269,7 @@ func (sc *pass) name(e segment.Entry) {
 	}
 }
 
-// names writes again what the devices do not know of namespaces and salts.
+// names writes again what the devices do not know of namespaces, salts and keys in use.
 func (sc *pass) names(ctx context.Context) {
 	if sc.blind {
 		return // a log that could not be read may have it
@@ -285,8 +295,15 @@ func (sc *pass) names(ctx context.Context) {
 			missing = append(missing, &w)
 		}
 	}
+	for _, r := range sc.keys {
+		var w segment.LogWriter
+		v := segment.Sealing{Instance: r.Instance, Key: r.Key}
+		if r.Said && !sc.seals[v] && w.Sealing(&v) == nil {
+			missing = append(missing, &w)
+		}
+	}
 	for _, w := range missing {
-		sc.relogEntry(ctx, nil, w.Bytes(), "no log has what a namespace or a purged salt is")
+		sc.relogEntry(ctx, nil, w.Bytes(), "no log has what a namespace, a purged salt or a key in use is")
 	}
 }
 
