@@ -43,12 +43,8 @@ func (s *Store) recover(ctx context.Context, root catalog.StoreState) error {
 	}
 	s.keys = keybook.New(keybook.Config{Context: s.ctx, Closing: s.closing, Keys: keys, Log: s.log,
 		ReadOnly: s.options.ReadOnly, Timeout: s.options.OpTimeout,
-		Say: func(ctx context.Context, patient bool, entries []byte) error {
-			var wait time.Duration
-			if patient {
-				wait = s.options.SpaceTimeout
-			}
-			return s.appends.Entries(ctx, space.User, wait, entries)
+		Say: func(ctx context.Context, entries []byte) error {
+			return s.appends.Entries(ctx, space.User, s.options.SpaceTimeout, entries)
 		}})
 	s.names = namespaces.NewTable(s.opening.Secret)
 	s.calls = limits.NewCalls(s.options.CallBytes, s.names.Alone)

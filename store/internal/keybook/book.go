@@ -37,8 +37,8 @@ type Config struct {
 	Log      *slog.Logger
 	ReadOnly bool          // nothing is written
 	Timeout  time.Duration // of what is written when keys are replaced
-	// Say writes entries to the devices' logs, and returns when they are flushed. Who is patient waits for room.
-	Say func(ctx context.Context, patient bool, entries []byte) error
+	// Say writes entries to the devices' logs, and returns when they are flushed. It waits for room.
+	Say func(ctx context.Context, entries []byte) error
 }
 
 // Book is safe for any number of goroutines once Learn has returned. Make it with New.
@@ -112,7 +112,7 @@ func (b *Book) Settle(ctx context.Context) {
 	if len(list) == 0 || b.Config.ReadOnly {
 		return
 	}
-	if err := b.say(ctx, "open store", true, list...); err != nil {
+	if err := b.say(ctx, "open store", list...); err != nil {
 		b.Config.Log.Warn("the drives do not say yet which encryption keys are in use: without its catalog the store "+
 			"would know it by blocks alone", "error", err)
 	}
@@ -130,11 +130,11 @@ func (b *Book) Sealer(ctx context.Context, op string, ns *namespaces.Namespace) 
 	if _, ok := b.said.Load(u); ok {
 		return s, nil
 	}
-	return s, b.say(ctx, op, true, u)
+	return s, b.say(ctx, op, u)
 }
 
 // say has the devices' logs and the catalog say that keys are in use.
-func (b *Book) say(ctx context.Context, op string, patient bool, list ...crypt.Use) error {
+func (b *Book) say(ctx context.Context, op string, list ...crypt.Use) error {
 	const what = "the drives being told which encryption key is in use"
 	if err := b.turn.Take(ctx, b.Config.Timeout, b.Config.Closing, op, what); err != nil {
 		return err
@@ -155,7 +155,7 @@ func (b *Book) say(ctx context.Context, op string, patient bool, list ...crypt.U
 		if len(fresh) == 0 {
 			continue
 		}
-		if err := b.Config.Say(ctx, patient, w.Bytes()); err != nil {
+		if err := b.Config.Say(ctx, w.Bytes()); err != nil {
 			return err
 		}
 		if err := b.note(ctx, true, fresh...); err != nil {
@@ -190,7 +190,7 @@ func (b *Book) Replace(keys map[string][]crypt.Key) error {
 	}
 	ctx, cancel := context.WithTimeout(b.Config.Context, b.Config.Timeout)
 	defer cancel()
-	if err := b.say(ctx, "encryption keys", true, b.Keys.Renewed(b.tenantOf)...); err != nil { // hinders nobody now
+	if err := b.say(ctx, "encryption keys", b.Keys.Renewed(b.tenantOf)...); err != nil { // hinders nobody now
 		b.Config.Log.Warn("new encryption keys are in use, and neither the drives nor the catalog say so yet", "error", err)
 	}
 	return nil
