@@ -104,7 +104,8 @@ func TestNeighboursOfADestinationThatIsGone(t *testing.T) {
 	t.Parallel()
 	file, mem := mapped(t, 3*faultBlock)
 	const unaligned = 64 // it is copied to: a drive in memory writes as this process does
-	err := neighbours(t, [3][]byte{make([]byte, faultBlock), mem[faultBlock+unaligned:][:faultBlock], make([]byte, faultBlock)},
+	cut := mem[faultBlock+unaligned:][:faultBlock]
+	err := neighbours(t, [3][]byte{make([]byte, faultBlock), cut, make([]byte, faultBlock)},
 		func(context.Context, *Store, *rig, skep.Session, skep.Scope, *restore.Located) {
 			require.NoError(t, file.Truncate(faultBlock))
 		})

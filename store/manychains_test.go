@@ -96,7 +96,8 @@ func neighbours(t *testing.T, into [3][]byte, do harm) error {
 	require.NoError(t, skep.Drain(ctx, ses, func(ch *skep.Chunk) error {
 		came[ch.Chain] = ch.Err
 		if ch.Err == nil {
-			require.Equal(t, content(keys[ch.Chain], skep.PartKV, 1, faultBlock), into[ch.Chain], ch.Chain)
+			want := content(keys[ch.Chain], skep.PartKV, 1, faultBlock)
+			require.Equal(t, want, into[ch.Chain], ch.Chain)
 		}
 		return nil
 	}))
@@ -110,29 +111,34 @@ func neighbours(t *testing.T, into [3][]byte, do harm) error {
 // What happens to one of several chains that are found together is that chain's alone.
 func TestNeighboursOfAChainAreServed(t *testing.T) {
 	t.Parallel()
+	type (
+		session = skep.Session
+		scope   = skep.Scope
+		located = restore.Located
+	)
 	for _, tt := range []struct {
 		name string
 		harm harm
 		want skep.Kind // Other: it comes, since it was found before
 	}{
-		{"deleted", func(ctx context.Context, s *Store, _ *rig, _ skep.Session, sc skep.Scope, _ *restore.Located) {
+		{"deleted", func(ctx context.Context, s *Store, _ *rig, _ session, sc scope, _ *located) {
 			_, err := s.Delete(ctx, sc, chainKeys(1, 3)[1:2])
 			require.NoError(t, err)
 		}, skep.Other},
-		{"purged", func(ctx context.Context, s *Store, _ *rig, _ skep.Session, sc skep.Scope, _ *restore.Located) {
+		{"purged", func(ctx context.Context, s *Store, _ *rig, _ session, sc scope, _ *located) {
 			require.NoError(t, s.Purge(ctx, skep.Purge{Namespace: sc.Namespace}))
 		}, skep.Other},
-		{"stopped", func(ctx context.Context, _ *Store, _ *rig, ses skep.Session, _ skep.Scope, _ *restore.Located) {
+		{"stopped", func(ctx context.Context, _ *Store, _ *rig, ses session, _ scope, _ *located) {
 			require.NoError(t, ses.Stop(ctx, 1))
 		}, skep.Stopped},
-		{"late", func(ctx context.Context, _ *Store, _ *rig, ses skep.Session, _ skep.Scope, _ *restore.Located) {
+		{"late", func(ctx context.Context, _ *Store, _ *rig, ses session, _ scope, _ *located) {
 			require.NoError(t, ses.Reprioritise(ctx, 1, 0, time.Unix(1, 0)))
 		}, skep.Deadline},
-		{"claimed", func(ctx context.Context, _ *Store, _ *rig, ses skep.Session, _ skep.Scope, _ *restore.Located) {
+		{"claimed", func(ctx context.Context, _ *Store, _ *rig, ses session, _ scope, _ *located) {
 			_, err := ses.Claim(ctx, 1, skep.All, skep.Busy)
 			require.NoError(t, err)
 		}, skep.Claimed},
-		{"damaged", func(_ context.Context, _ *Store, r *rig, _ skep.Session, _ skep.Scope, f *restore.Located) {
+		{"damaged", func(_ context.Context, _ *Store, r *rig, _ session, _ scope, f *located) {
 			_, off := f.Stripe.Segment(0)
 			var b [1]byte
 			r.mems[0].Peek(off+int64(f.At.Page)*layout.PageSize, b[:])
@@ -142,7 +148,10 @@ func TestNeighboursOfAChainAreServed(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			into := [3][]byte{device.AlignedBuffer(faultBlock), device.AlignedBuffer(faultBlock), device.AlignedBuffer(faultBlock)}
+			var into [3][]byte
+			for i := range into {
+				into[i] = device.AlignedBuffer(faultBlock)
+			}
 			err := neighbours(t, into, tt.harm)
 			require.Equal(t, tt.want, skep.KindOf(err), "%v", err)
 		})
