@@ -1,6 +1,7 @@
 package store
 
 import (
+	"context"
 	"os"
 	"testing"
 
@@ -8,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/store/internal/restore"
 )
 
 // mapped is a file in memory that is mapped: whoever has it may cut it short.
@@ -95,4 +97,17 @@ func TestADestinationIsCutShort(t *testing.T) {
 			})
 		}
 	}
+}
+
+// The memory of one of several chains that are found together is cut off before it is written to: the others come.
+func TestNeighboursOfADestinationThatIsGone(t *testing.T) {
+	t.Parallel()
+	file, mem := mapped(t, 3*faultBlock)
+	const unaligned = 64 // it is copied to: a drive in memory writes as this process does
+	cut := mem[faultBlock+unaligned:][:faultBlock]
+	err := neighbours(t, [3][]byte{make([]byte, faultBlock), cut, make([]byte, faultBlock)},
+		func(context.Context, *Store, *rig, skep.Session, skep.Scope, *restore.Located) {
+			require.NoError(t, file.Truncate(faultBlock))
+		})
+	requireKind(t, skep.Invalid, err)
 }

@@ -13,35 +13,41 @@ import (
 	"github.com/skepkv/skep/store/segment"
 )
 
-// Locate finds blocks of a chain and pins the groups they lie in.
-func (l *Finder) Locate(c *restore.Asked, blocks []int) []*restore.Located {
-	out := make([]*restore.Located, len(blocks))
-	list := make([]restore.Located, len(blocks))
-	todo := make([]int, len(blocks))
-	for k, b := range blocks {
-		f := &list[k]
-		out[k] = f
-		f.Block = c.Blocks.From + b
-		f.FP = l.Names.Fingerprint(c.NS.Instance, c.Tag, c.Keys[f.Block])
-		todo[k] = k
+// Locate finds blocks of chains and pins the groups they lie in.
+func (l *Finder) Locate(asks []restore.Ask) []*restore.Located {
+	n := 0
+	for i := range asks {
+		n += len(asks[i].Blocks)
 	}
-	locs := make([]layout.Location, 0, len(blocks))
-	at := make([]int, 0, len(blocks))
+	out := make([]*restore.Located, 0, n)
+	list := make([]sought, n)
+	todo := make([]int, 0, n)
+	for i := range asks {
+		for _, b := range asks[i].Blocks {
+			f := &list[len(out)]
+			f.by = asks[i].Asked
+			f.Block = f.by.Blocks.From + b
+			f.FP = l.Names.Fingerprint(f.by.NS.Instance, f.by.Tag, f.by.Keys[f.Block])
+			todo, out = append(todo, len(out)), append(out, &f.Located)
+		}
+	}
+	locs := make([]layout.Location, 0, n)
+	at := make([]int, 0, n)
 	for range 8 {
 		locs, at = locs[:0], at[:0]
 		for _, k := range todo {
-			if loc, ok := l.pinBlock(c, &list[k]); ok {
+			if loc, ok := l.pinBlock(list[k].by, &list[k].Located); ok {
 				locs = append(locs, loc)
 				at = append(at, k)
 			}
 		}
 		err := l.Rows.Records(locs, func(i int, rec *segment.Record) error {
 			f := &list[at[i]]
-			f.Err = l.describeFound(c, f, rec)
+			f.Err = l.describeFound(f.by, &f.Located, rec)
 			return nil
 		})
 		if skep.KindOf(err) == skep.Failed {
-			err = l.recordsFromLogs(c, list, at)
+			err = l.recordsFromLogs(list, at)
 		}
 		todo = todo[:0]
 		for _, k := range at {
@@ -65,6 +71,12 @@ func (l *Finder) Locate(c *restore.Asked, blocks []int) []*restore.Located {
 		l.Rows.Await()
 	}
 	return out
+}
+
+// sought is a block of a chain that is looked for.
+type sought struct {
+	restore.Located
+	by *restore.Asked
 }
 
 var (

@@ -6,7 +6,6 @@ import (
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/layout"
 	"github.com/skepkv/skep/store/internal/locks"
-	"github.com/skepkv/skep/store/internal/restore"
 	"github.com/skepkv/skep/store/internal/space"
 	"github.com/skepkv/skep/store/segment"
 )
@@ -34,10 +33,10 @@ const logCacheBytes = 64 << 20
 
 // recordsFromLogs describes those of list, at the given places, that are pinned and whose
 // record has not been read.
-func (l *Finder) recordsFromLogs(c *restore.Asked, list []restore.Located, at []int) error {
+func (l *Finder) recordsFromLogs(list []sought, at []int) error {
 	var rec segment.Record
 	for _, k := range at {
-		f := &list[k]
+		f, c := &list[k].Located, list[k].by
 		if f.Err != errUnread {
 			continue
 		}

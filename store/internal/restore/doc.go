@@ -12,8 +12,9 @@
 // # Life of a restore (session.go, plan.go, pump.go, read.go, check.go)
 //
 //	plan      the request is checked, destinations are measured against what may land
-//	pump      one goroutine a session takes the next chunk of the best chain, has the Source find
-//	          where its block lies now, and pin it, and queues its reads on the
+//	pump      one goroutine a session takes the next chunk of the chain whose turn it is, has the Source
+//	          find where its block lies now, and those whose turn comes next (turns.go), and pin them, and
+//	          queues its reads on the
 //	          drives, within a window of 64 MiB
 //	read      a drive has at most 128 reads or 32 MiB under way; of reads into memory that
 //	          is lent 2 MiB, and more while they come back soon (depth.go); the rest waits in its

@@ -88,13 +88,13 @@ func (ses *session) pump() {
 			if c = ses.bestLocked(); c == nil {
 				break
 			}
-			p, i := c.next, c.InOrder(c.next)
-			c.next++
-			if c.items[i] != itemWaiting {
-				continue
-			}
-			if !ses.ensureLocked(c, p, i) {
+			i := c.InOrder(c.next)
+			waits := c.items[i] == itemWaiting
+			if waits && !ses.ensureLocked(c) {
 				break // the lock was let go: look again at what is best
+			}
+			if ses.passedLocked(); !waits {
+				continue
 			}
 			if ch := ses.chunkLocked(c, i); ch != nil {
 				batch = append(batch, ch)
@@ -108,80 +108,6 @@ func (ses *session) pump() {
 
 // pumpBatch is how many chunks are prepared before their reads are queued together.
 const pumpBatch = 32
-
-// waitingLocked says whether any chunk waits to be issued. REQUIRES: ses.mu.
-func (ses *session) waitingLocked() bool {
-	for _, c := range ses.chains {
-		if c.left > 0 && c.next < c.limit() {
-			return true
-		}
-	}
-	return false
-}
-
-// bestLocked is the chain whose turn it is: highest priority, then earliest deadline,
-// then the one that has had least of its chunks issued. REQUIRES: ses.mu.
-func (ses *session) bestLocked() *chain {
-	var best *chain
-	for _, c := range ses.chains {
-		if c.left == 0 || c.next >= c.limit() {
-			continue
-		}
-		if best == nil || c.before(best) {
-			best = c
-		}
-	}
-	return best
-}
-
-func (c *chain) before(o *chain) bool {
-	if c.priority != o.priority {
-		return c.priority > o.priority
-	}
-	if !c.deadline.Equal(o.deadline) {
-		return !c.deadline.IsZero() && (o.deadline.IsZero() || c.deadline.Before(o.deadline))
-	}
-	return c.next < o.next
-}
-
-// lookahead is how many blocks are located at a time in the block directions.
-const lookahead = 128
-
-// ensureLocked makes sure that the block of item i is located. It gives up the lock
-// while it reads the catalog and then returns false, with the item to be taken
-// again. REQUIRES: ses.mu.
-func (ses *session) ensureLocked(c *chain, p, i int) bool {
-	block, _ := c.Chunk(i)
-	if c.found[block-c.Blocks.From] != nil {
-		return true
-	}
-	var want []int
-	if c.Direction.ByLayer() {
-		for b := range c.found {
-			want = append(want, b)
-		}
-	} else {
-		for q := p; q < len(c.items) && len(want) < lookahead; q++ {
-			j := c.InOrder(q)
-			if c.items[j] == itemWaiting && c.found[j] == nil {
-				want = append(want, j)
-			}
-		}
-	}
-	c.next = p
-	ses.mu.Unlock()
-	list := ses.rs.Source.Locate(&c.Asked, want)
-	ses.mu.Lock()
-	for k, b := range want {
-		if c.Direction.ByLayer() {
-			list[k].left = c.Layers.Len()
-		} else {
-			list[k].left = 1
-		}
-		c.found[b] = list[k]
-	}
-	return false
-}
 
 // chunkLocked takes item i of c: answers it at once when its block is not there,
 // else gives the chunk to be issued. REQUIRES: ses.mu.

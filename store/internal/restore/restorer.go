@@ -71,9 +71,9 @@ type Source interface {
 	// Leased says how many leading keys of a chain its lease covers now.
 	Leased(a *Asked) int
 
-	// Locate finds blocks of a chain, by their place among those asked for. What is on drives, or in memory, is pinned
-	// until it is let go of.
-	Locate(a *Asked, blocks []int) []*Located
+	// Locate finds blocks of chains, in the order in which they are asked for. What is on drives, or in memory, is
+	// pinned until it is let go of.
+	Locate(asks []Ask) []*Located
 	// Unpin lets go of where a block lies.
 	Unpin(g Stripe)
 	// Recall gives l, which is in memory, the checksums that its block's record has. It may find none.
@@ -112,6 +112,12 @@ type Asked struct {
 	*layout.ChainPlan
 	NS  *namespaces.Namespace
 	Tag namespaces.Tag // of the salt
+}
+
+// Ask is blocks of a chain that are looked for, by their place among those it asks for.
+type Ask struct {
+	*Asked
+	Blocks []int
 }
 
 func (a *Asked) fingerprint(n *namespaces.Table, block int) index.Fingerprint {

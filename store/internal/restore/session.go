@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -43,7 +44,8 @@ type session struct {
 	state       int64  // bytes it is counted as among the calls under way
 	tenant      uint16 // whose they are: that of its first chain
 
-	chains []*chain
+	chains  []*chain
+	planned bool // some go by what the two-pointer scheduler says
 
 	mu      locks.Mutex[locks.Session]
 	wake    sync.Cond // the pump waits here: window, priorities, claims, close
@@ -55,6 +57,8 @@ type session struct {
 	bytes   int64        // of the chunks away, and of lent data
 	oldest  *chunk       // of the chunks away, in order of issue
 	newest  *chunk       //
+	turns   turns        // whose turn it is to have chunks issued
+	ordered bool         // turns is in order
 	ending  bool         // Close was called
 	pumping bool         // the pump goroutine has not ended
 	idle    []chan error // who waits for chunks to come back
@@ -161,6 +165,7 @@ func (rs *Restorer) restore(ctx context.Context, r *skep.RestoreRequest, ahead *
 	}
 	ses.willBytes, ses.will = ses.predicted()
 	err = rs.two.join(ses)
+	ses.planned = slices.ContainsFunc(ses.chains, func(c *chain) bool { return c.plan != nil || c.feeds != nil })
 	ses.mu.Unlock()
 	go ses.pump()
 	if err != nil {
@@ -452,7 +457,7 @@ func (ses *session) Reprioritise(ctx context.Context, i, priority int, deadline 
 	if c.stopped {
 		return &skep.Error{Op: "reprioritise", Kind: skep.Stopped, Field: "chain", Value: i}
 	}
-	c.priority, c.deadline = priority, deadline
+	c.priority, c.deadline, ses.ordered = priority, deadline, false
 	if c.plan != nil {
 		c.plan.promote(priority, deadline)
 	}
