@@ -176,7 +176,6 @@ type intruder struct {
 	players []hostile.Player
 	of      [16]byte // the cluster
 	ways    []*tls.Config
-	held    tls.Certificate
 	cutAt   atomic.Int64
 }
 
