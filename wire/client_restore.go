@@ -1,6 +1,7 @@
 package wire
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -180,6 +181,7 @@ func (c *Client) pickFor(ctx context.Context, s *clientSession) (*clientConn, er
 func (s *clientSession) fill(m *frames.CostedRestoreRequest, x *clientConn) {
 	m.Chains, m.Compute = slices.Grow(m.Chains[:0], len(s.chains)), m.Compute[:0]
 	m.Ring = s.c.shared != nil && s.c.shared.attachedTo(x) && s.c.shared.holds(s.chains)
+	now := time.Now() // one for all: equal deadlines stay equal
 	for i, t := range s.chains {
 		if t.Compute != nil && x.hi.Features&frames.FeatureCompute != 0 {
 			m.Compute = append(m.Compute, frames.ChainCompute{Chain: uint32(i), Compute: *t.Compute})
@@ -187,7 +189,7 @@ func (s *clientSession) fill(m *frames.CostedRestoreRequest, x *clientConn) {
 		heads, _ := t.Heads.Bounds() // not empty: plan has looked
 		rc := frames.RestoreChain{Scope: t.Scope, Part: t.Part, Direction: s.offer(t, x.hi.Features),
 			Lease: uint64(t.Lease), Priority: t.Priority,
-			Deadline: leftUntil(t.Deadline), Blocks: t.Blocks, Keys: t.Keys, Heads: heads}
+			Deadline: leftUntil(now, t.Deadline), Blocks: t.Blocks, Keys: t.Keys, Heads: heads}
 		if t.Blocks.Len() == 0 {
 			rc.Blocks = skep.Range{}
 		}
@@ -202,14 +204,11 @@ func (s *clientSession) fill(m *frames.CostedRestoreRequest, x *clientConn) {
 }
 
 // leftUntil is how far away t is, never 0 for one that is set.
-func leftUntil(t time.Time) time.Duration {
+func leftUntil(now, t time.Time) time.Duration {
 	if t.IsZero() {
 		return 0
 	}
-	if d := time.Until(t); d != 0 {
-		return d
-	}
-	return -1
+	return cmp.Or(t.Sub(now), -1)
 }
 
 // open starts the session on a connection. It is listed there before the call is sent:

@@ -83,6 +83,34 @@ func TestCostsAsTheStoreBehindHearsThem(t *testing.T) {
 	require.NoError(t, s.Close(t.Context()))
 }
 
+// Chains of one deadline have one at the Store behind, too: it serves them in turns, and those of the earlier one first.
+func TestEqualDeadlinesStayEqual(t *testing.T) {
+	t.Parallel()
+	st := &listening{newMemstore(storetest.Config{}), make(chan skep.RestoreRequest, 1)}
+	r := serve(t, "unix", st, server.Options{})
+	c := r.dial(t, r.options())
+	ch := chainOf(t, c, "acme", 2)
+	soon := time.Now().Add(time.Minute)
+	want := []time.Time{soon, soon.Add(time.Minute), {}, soon, soon}
+	req := &skep.RestoreRequest{}
+	for _, d := range want {
+		x := ch
+		x.Deadline = d
+		req.Chains = append(req.Chains, x)
+	}
+	s, err := c.Restore(t.Context(), req)
+	require.NoError(t, err)
+	heard := (<-st.heard).Chains
+	require.NoError(t, s.Close(t.Context()))
+	for i, d := range want {
+		if d.IsZero() {
+			require.Zero(t, heard[i].Deadline)
+			continue
+		}
+		require.Equal(t, d.Sub(soon), heard[i].Deadline.Sub(heard[0].Deadline), "chain %d", i)
+	}
+}
+
 // Costs name chains of their session, each once.
 func TestCostsThatAreRefused(t *testing.T) {
 	t.Parallel()

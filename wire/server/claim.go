@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/wire/frames"
@@ -45,7 +46,7 @@ func reprioritise(ctx context.Context, r *request) (frames.Message, error) {
 	if err != nil {
 		return nil, err
 	}
-	return nil, s.ses.Reprioritise(ctx, m.Chain, m.Priority, deadlineIn(m.Deadline))
+	return nil, s.ses.Reprioritise(ctx, m.Chain, m.Priority, deadlineIn(time.Now(), m.Deadline))
 }
 
 // claimWhen is a claim of a chain with a cost, by an engine that says whether it is idle.

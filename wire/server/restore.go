@@ -166,7 +166,7 @@ func (s *serverSession) request(r *request, m *frames.RestoreRequest) (req *skep
 		return nil, false, err
 	}
 	req = &skep.RestoreRequest{Chains: make([]skep.Chain, len(m.Chains))}
-	keys := 0
+	keys, now := 0, time.Now() // one for all: equal deadlines stay equal
 	for i := range m.Chains {
 		c := &m.Chains[i]
 		if keys += len(c.Keys); keys > s.x.s.opt.Limits.Keys {
@@ -177,7 +177,7 @@ func (s *serverSession) request(r *request, m *frames.RestoreRequest) (req *skep
 		}
 		out := skep.Chain{Scope: c.Scope, Keys: c.Keys, Blocks: frames.Subset(c.Blocks), Part: c.Part,
 			Direction: c.Direction, Layers: frames.Subset(c.Layers),
-			Heads: frames.Subset(c.Heads), Priority: c.Priority, Deadline: deadlineIn(c.Deadline)}
+			Heads: frames.Subset(c.Heads), Priority: c.Priority, Deadline: deadlineIn(now, c.Deadline)}
 		if _, mine := s.x.s.leases.owns(s.x.who, skep.LeaseID(c.Lease)); mine {
 			out.Lease = skep.LeaseID(c.Lease)
 		}
@@ -209,11 +209,11 @@ func (s *serverSession) request(r *request, m *frames.RestoreRequest) (req *skep
 }
 
 // deadlineIn is a time that is so far away; 0 is none.
-func deadlineIn(d time.Duration) time.Time {
+func deadlineIn(now time.Time, d time.Duration) time.Time {
 	if d == 0 {
 		return time.Time{}
 	}
-	return time.Now().Add(d)
+	return now.Add(d)
 }
 
 // abandon closes a session whose goroutine was never started.
