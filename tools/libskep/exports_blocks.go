@@ -271,8 +271,8 @@ func skepgo_renew(s C.skep_store, lease C.uint64_t, leaseMs C.int64_t, e *C.skep
 	if o, err = find(s); err != nil {
 		return
 	}
-	if leaseMs < 1 || int64(leaseMs) > skep.MaxLease.Milliseconds() {
-		err = skep.Invalidf(op, "lease in ms", int64(leaseMs), fmt.Sprintf("1 to %d", skep.MaxLease.Milliseconds()))
+	if leaseMs < 0 || int64(leaseMs) > skep.MaxLease.Milliseconds() {
+		err = skep.Invalidf(op, "lease in ms", int64(leaseMs), fmt.Sprintf("0 to %d", skep.MaxLease.Milliseconds()))
 		return
 	}
 	ctx, cancel := within(0)

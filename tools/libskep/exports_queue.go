@@ -129,9 +129,9 @@ func (o *opened) operationOf(c *C.skep_op) (x operation, err error) {
 	lease := skep.LeaseID(c.lease)
 	switch c.what {
 	case C.SKEP_OP_RENEW:
-		d := time.Duration(min(int64(c.lease_ms), 1<<40)) * time.Millisecond
-		if d <= 0 || d > skep.MaxLease {
-			return x, skep.Invalidf(op, "lease in ms", int64(c.lease_ms), fmt.Sprintf("1 to %d", skep.MaxLease.Milliseconds()))
+		d := time.Duration(max(-1, min(int64(c.lease_ms), 1<<40))) * time.Millisecond
+		if d < 0 || d > skep.MaxLease {
+			return x, skep.Invalidf(op, "lease in ms", int64(c.lease_ms), fmt.Sprintf("0 to %d", skep.MaxLease.Milliseconds()))
 		}
 		x.do = func(ctx context.Context, _ *completion) error {
 			_, err := o.Renew(ctx, lease, d)

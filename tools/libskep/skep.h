@@ -307,7 +307,7 @@ int skep_release(skep_store s, uint64_t lease, skep_error *err);
 int skep_lookup_each(skep_store s, const skep_scope *scope, const void *keys, uint32_t n, int64_t lease_ms, int64_t timeout_ms,
                      uint8_t *found, uint64_t *lease, skep_error *err);
 
-/* Makes a lease last for lease_ms from now, at most ten minutes. Error 10: it has run out. */
+/* Makes a lease last for lease_ms from now (0: the default), at most ten minutes. Error 10: it has run out. */
 int skep_renew(skep_store s, uint64_t lease, int64_t lease_ms, skep_error *err);
 
 /* What follows is for blocks as a whole: of any namespace, opaque ones among them ("shape": {"block_tokens": 1}, bytes of any

@@ -169,9 +169,11 @@ int main(int argc, char **argv) {
 	must(skep_lookup_within(store, &scope, keys, BLOCKS, 1000, 60000, &found, &err), "lookup within a minute");
 	check(found.blocks == MISS && found.lease, "a lease of those before the one that is missing");
 	must(skep_renew(store, found.lease, 2000, &err), "renew");
+	must(skep_renew(store, found.lease, 0, &err), "renew for the default");
 	must(skep_release(store, found.lease, &err), "release");
 	check(skep_renew(store, found.lease, 2000, &err) == 10, "it is over");
-	check(skep_renew(store, found.lease, 0, &err) == 1, "for how long");
+	check(skep_renew(store, found.lease, 0, &err) == 10, "for the default");
+	check(skep_renew(store, found.lease, -1, &err) == 1, "for how long");
 	memset(reasons, 9, sizeof reasons);
 	must(skep_lookup_each(store, &scope, keys, BLOCKS, 1000, 60000, reasons, &found.lease, &err), "lookup of each");
 	for (int i = 0; i < BLOCKS; i++)

@@ -43,8 +43,8 @@ class Lease:
     def __exit__(self, *_: object) -> None:
         self.release()
 
-    def renew(self, seconds: float) -> None:
-        """Makes it last for so many seconds from now. SkepError 10: it has run out."""
+    def renew(self, seconds: float = 0) -> None:
+        """Makes it last for so many seconds from now (0: as of a lookup that names none). SkepError 10: it has run out."""
         library().call("renew", self._store._number, self.number, _ms(seconds))
 
     def release(self) -> None:

@@ -89,7 +89,7 @@ class Lease:
     async def __aexit__(self, *_: object) -> None:
         await self.release()
 
-    async def renew(self, seconds: float) -> None:
+    async def renew(self, seconds: float = 0) -> None:
         await self._calls.run(self._lease.renew, seconds)
 
     async def release(self) -> None:
