@@ -19,8 +19,10 @@ class Wheel(bdist_wheel):
 
 
 def python(version: str) -> str:
-    """A version of Go's modules as Python writes it: of a commit after a release, that of the next release's development."""
-    m = re.fullmatch(r"v(\d+\.\d+\.\d+)(?:-(rc|beta|alpha)\.(\d+))?(?:[-.](?:0\.)?(\d{14})-([0-9a-f]{12}))?(\+dirty)?", version)
+    """A version of Go's modules as Python writes it: a commit after a release is of the next one's development."""
+    pre = r"(?:-(rc|beta|alpha)\.(\d+))?"
+    commit = r"(?:[-.](?:0\.)?(\d{14})-([0-9a-f]{12}))?"
+    m = re.fullmatch(r"v(\d+\.\d+\.\d+)" + pre + commit + r"(\+dirty)?", version)
     if not m:
         return "0.0.0.dev0"
     release, kind, number, at, commit, dirty = m.groups()
