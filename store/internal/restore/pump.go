@@ -84,7 +84,7 @@ func (ses *session) pump() {
 			return
 		}
 		var c *chain
-		for len(batch) < pumpBatch && ses.bytes < ses.window {
+		for bytes := int64(0); len(batch) < pumpBatch && bytes < pumpBytes && ses.bytes < ses.window; {
 			if c = ses.bestLocked(); c == nil {
 				break
 			}
@@ -97,7 +97,7 @@ func (ses *session) pump() {
 				continue
 			}
 			if ch := ses.chunkLocked(c, i); ch != nil {
-				batch = append(batch, ch)
+				batch, bytes = append(batch, ch), bytes+ch.bytes
 			}
 		}
 		ses.traced.Issue()
@@ -106,8 +106,14 @@ func (ses *session) pump() {
 	}
 }
 
-// pumpBatch is how many chunks are prepared before their reads are queued together.
-const pumpBatch = 32
+// pumpBatch and pumpBytes are how many chunks, and of how many bytes, are prepared before their reads are queued
+// together. The kernel makes one read of neighbours that are queued together, and one large read keeps a drive less
+// busy than several that it may serve side by side; it also comes back as a whole, so that nothing of it is checked
+// meanwhile.
+const (
+	pumpBatch = 32
+	pumpBytes = 1 << 20
+)
 
 // chunkLocked takes item i of c: answers it at once when its block is not there,
 // else gives the chunk to be issued. REQUIRES: ses.mu.
