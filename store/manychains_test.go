@@ -157,3 +157,51 @@ func TestNeighboursOfAChainAreServed(t *testing.T) {
 		})
 	}
 }
+
+// A block that was found and that nobody wants any more does not keep cleaning from its group until its session ends:
+// not when it was answered while it was looked for, nor afterwards, while another's read is late.
+func TestABlockThatNobodyWantsIsNotPinned(t *testing.T) {
+	t.Parallel()
+	stop := func(ctx context.Context, ses skep.Session) error { return ses.Stop(ctx, 1) }
+	claim := func(ctx context.Context, ses skep.Session) error {
+		_, err := ses.Claim(ctx, 1, skep.All, skep.Busy)
+		return err
+	}
+	late := func(ctx context.Context, ses skep.Session) error { return ses.Reprioritise(ctx, 1, 0, time.Unix(1, 0)) }
+	answers := map[string]func(context.Context, skep.Session) error{"stopped": stop, "claimed": claim, "late": late}
+	for name, answer := range answers {
+		for _, meanwhile := range []bool{true, false} {
+			t.Run(name+map[bool]string{true: " while it is looked for", false: " afterwards"}[meanwhile], func(t *testing.T) {
+				t.Parallel()
+				ctx := testContext(t)
+				s, r, _ := openRig(t, func(o *Options) { unjudged(o); o.DeviceCount = 1 })
+				defer func() { require.NoError(t, s.Close()) }()
+				sc, keys := openSpace(t, s, "n", skep.Cache, 1, true), chainKeys(1, 2)
+				requireOutcome(t, skep.Committed, putRun(t, s, sc, keys, faultBlock))
+				begun := make(chan skep.Session, 1)
+				var found []*restore.Located
+				s.restores.Source = &watched{s.restores.Source, func(_ []restore.Ask, list []*restore.Located) {
+					require.Len(t, list, len(keys))
+					require.NotNil(t, list[1].Stripe)
+					found = list
+					if meanwhile {
+						require.NoError(t, answer(ctx, <-begun))
+					}
+				}}
+				r.faults[0].Hold(device.Read)
+				ses, err := s.Restore(ctx, &skep.RestoreRequest{Chains: chainsOfOne(sc, keys), Window: 1})
+				require.NoError(t, err)
+				begun <- ses
+				require.NoError(t, r.faults[0].WaitHeld(ctx, 1))
+				if !meanwhile {
+					require.NoError(t, answer(ctx, ses))
+				}
+				require.Nil(t, found[1].Stripe)
+				require.NotNil(t, found[0].Stripe)
+				r.faults[0].Release()
+				require.NoError(t, skep.Drain(ctx, ses, func(*skep.Chunk) error { return nil }))
+				require.NoError(t, ses.Close(ctx))
+			})
+		}
+	}
+}

@@ -123,7 +123,6 @@ func (ses *session) chunkLocked(c *chain, i int) *chunk {
 	f := c.found[b]
 	if f.Err != nil {
 		ses.answerLocked(c, i, skep.Chunk{Err: f.Err}, itemMissed)
-		ses.doneWithLocked(c, b)
 		return nil
 	}
 	ch := &chunk{ses: ses, chain: c, item: i, at: f, issued: time.Now(), priority: c.priority}
@@ -131,7 +130,6 @@ func (ses *session) chunkLocked(c *chain, i int) *chunk {
 	spans, err := c.Spans(ch.spans, layers, f.Size)
 	if err != nil {
 		ses.answerLocked(c, i, skep.Chunk{Err: err}, itemMissed)
-		ses.doneWithLocked(c, b)
 		return nil
 	}
 	ch.spans = spans

@@ -220,6 +220,9 @@ func (ses *session) giveUpLocked(c *chain, why error) {
 func (ses *session) answerLocked(c *chain, i int, out skep.Chunk, state uint8) {
 	block, layers := c.Chunk(i)
 	out.Chain, out.Block, out.Layers = c.index, block, layers
+	if b := block - c.Blocks.From; c.items[i] == itemWaiting && c.found != nil && c.found[b] != nil { // else finish does
+		ses.doneWithLocked(c, b)
+	}
 	c.items[i] = state
 	ses.rs.wanted.answered(c, i)
 	lost := c.plan != nil && state != itemClaimed && c.plan.answered(i, &out)

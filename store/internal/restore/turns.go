@@ -96,10 +96,16 @@ func (ses *session) ensureLocked(c *chain) bool {
 	ses.mu.Lock()
 	for i, c := range of {
 		for _, b := range asks[i].Blocks {
-			if list[0].left = 1; c.Direction.ByLayer() {
-				list[0].left = c.Layers.Len()
+			f := list[0]
+			c.found[b], list = f, list[1:]
+			for item := b; item < len(c.items); item += len(c.found) {
+				if c.items[item] == itemWaiting { // else it was answered meanwhile
+					f.left++
+				}
 			}
-			c.found[b], list = list[0], list[1:]
+			if f.left == 0 {
+				f.LetGo(ses.rs.Source)
+			}
 		}
 	}
 	return false
