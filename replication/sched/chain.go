@@ -364,7 +364,7 @@ func (c *Chain) giveLowest() {
 
 // Computed tells that the engine computed positions r, in a step that took so long and did other work for other.
 //
-// Errors: Invalid for what was not granted.
+// Errors: Invalid for what cannot have been granted: past the chain's end, or more than is left of it.
 func (c *Chain) Computed(r skep.Range, took, other time.Duration) error {
 	s := c.s
 	s.mu.Lock()
