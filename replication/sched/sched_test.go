@@ -39,7 +39,8 @@ func TestEngineAndNodesShareAChain(t *testing.T) {
 	play(t, []float64{400e6, 400e6, 400e6}, func(w *world) {
 		const n = 1200
 		p, took := run(w, sched.Spec{Spans: dealt(n, 3, 1)}, 100*time.Microsecond) // 625 blocks a second
-		const ideal = time.Second * n / 1769 // a second: 625 blocks computed, 3 × 381 loaded
+		// In a second 625 blocks are computed and 3 × 381 loaded.
+		const ideal = time.Second * n / 1769
 		require.Less(t, took, ideal*11/10, "ideal is %v", ideal)
 		for i, s := range w.nodes {
 			require.LessOrEqual(t, s.most, 2)
@@ -60,16 +61,16 @@ func TestAnEngineMeetsASlowNode(t *testing.T) {
 	})
 }
 
-// What is queued for a slow node goes to another one that has it.
+// What is queued for a node that turns out to be slow goes to another one that has it: only what it was asked for
+// before that showed is waited for. All that was meant for it would take half a minute.
 func TestASlowNodesShareMoves(t *testing.T) {
 	t.Parallel()
-	took := map[int]time.Duration{}
-	for copies := 1; copies <= 2; copies++ {
-		play(t, []float64{1e9, 1e9, 20e6}, func(w *world) {
-			_, took[copies] = run(w, sched.Spec{Spans: dealt(600, 3, copies)}, time.Millisecond)
-		})
-	}
-	require.Less(t, took[2], took[1]/2)
+	play(t, []float64{1e9, 1e9, 1e6}, func(w *world) {
+		x := sched.Spec{Spans: dealt(600, 3, 2), Compute: &skep.Compute{LoadOnly: true}}
+		p, took := run(w, x, time.Second)
+		require.NoError(t, p.Declined())
+		require.Less(t, took, 15*time.Second)
+	})
 }
 
 // What nobody has, and what does not come, is computed, wherever it lies.
