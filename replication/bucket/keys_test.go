@@ -3,6 +3,8 @@ package bucket
 import (
 	"bytes"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -85,4 +87,35 @@ func TestAPurgeWhileKeysChange(t *testing.T) {
 	require.Len(t, b.named(blocksDir), 2)
 	require.NoError(t, next.Purge(t.Context(), skep.Purge{Tenant: "t"}))
 	require.Empty(t, b.named(blocksDir))
+}
+
+// Of the other key nothing stays, what was deleted of its objects on their way neither, once they cannot come any more.
+func TestNothingOfTheOtherKeyStays(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := newShelf()
+		n := newNode(t, options(b), 0)
+		keys := chain(1, 8)
+		n.put(keys)
+		b.set(func() { b.late = true })
+		require.Error(t, n.turn())
+		b.set(func() { clear(b.coming); b.late = false })
+		_, err := n.Delete(t.Context(), n.scope(), keys)
+		require.NoError(t, err)
+		require.Len(t, b.named(unsureDir), 1)
+		require.NoError(t, n.Close())
+
+		o := options(b)
+		o.Key, o.OtherKey, o.DropOther = bytes.Repeat([]byte{9}, KeySize), o.Key, true
+		next := newNode(t, o, 0)
+		next.look()
+		said := b.named(unsureDir)
+		require.NotEmpty(t, said)
+		next.look()
+		require.Equal(t, said, b.named(unsureDir), "it is said once")
+		<-time.After(saidFor + time.Minute)
+		next.look()
+		require.Empty(t, b.named(unsureDir))
+		require.Empty(t, b.named(announcedDir))
+	})
 }

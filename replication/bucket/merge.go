@@ -3,6 +3,7 @@ package bucket
 import (
 	"context"
 	"math/rand/v2"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -110,3 +111,9 @@ func (s *Store) forgetSpaces(of map[string]*listed, now time.Time) {
 }
 
 func (l *listed) empty() bool { return len(l.objects)+len(l.deleted)+len(l.announced) == 0 }
+
+// holds says whether there is more than what was deleted of objects that may come yet, which goes by itself.
+func (l *listed) holds() bool {
+	said := func(of string) bool { return strings.HasPrefix(of, deletedDir) }
+	return len(l.objects)+len(l.announced) > 0 || slices.ContainsFunc(l.deleted, said)
+}

@@ -178,7 +178,7 @@ func (s *Store) takeIn(ctx context.Context, name string, l *listed) error {
 		return err
 	}
 	defer func() { <-sp.looking }()
-	if sp.owesAll() || !sp.first && s.o.DropOther && !l.empty() {
+	if sp.owesAll() || !sp.first && s.o.DropOther && l.holds() {
 		return s.clear(ctx, sp)
 	}
 	if l.begun.Before(sp.looked) { // a later look is there already
