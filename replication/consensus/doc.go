@@ -19,9 +19,14 @@
 //	peers.go    connections between nodes
 //	member.go   opening, proposing
 //	steer.go    who votes
+//	lease.go    leases of nodes: who is heard, and that a silent node is down
 //	left.go     who does no more
 //	stopped.go  a node that does not run: what it knows, recovering a cluster with it
 //	word.go     hearing that the cluster was recovered without this node
+//	reached.go  which node reaches another one
+//	status.go   how the cluster is, as one node sees it
+//	news.go     waiting for a change
+//	said.go     what raft tells, for the log
 //
 // A cluster is founded by one node alone, with the whole map. Its leader makes the other nodes of the map members as
 // soon as they run: three of them vote, from five nodes up five, and the rest only hears. A node votes once it has the

@@ -17,7 +17,7 @@ var ErrMore = errors.New("segment: log reader needs more pages")
 // LogReader reads one segment's log from page 0 on, whatever the pages hold. It does
 // no I/O: the caller feeds it pages, end of the segment first, in reads of any size.
 //
-//	r := NewLogReader(id, false)
+//	r := NewLogReader(id, salvage)
 //	for {
 //		a, err := r.Next()
 //		switch {
@@ -28,12 +28,11 @@ var ErrMore = errors.New("segment: log reader needs more pages")
 //		}
 //	}
 //
-// Otherwise it ends at the first page that is not a page of this log in this place,
-// is damaged, or breaks the chain: that is where a log that was being written when
-// the machine stopped ends, and what lies behind was never acknowledged. In salvage
-// it goes on past such pages for as long as it is fed, for a sealed segment, whose
-// log is known to be longer. Either way only whole appends come out, in rising order
-// of their sequence numbers.
+// It ends at the first page that is not a page of this log in this place, is damaged, or breaks the chain: that is
+// where a log that was being written when the machine stopped ends, and what lies behind was never acknowledged. In
+// salvage it goes on past such pages for as long as it is fed. Package segio reads every log so, sealed or not, and
+// stops feeding some pages beyond the last whole append; only tests read otherwise. Either way only whole appends come
+// out, in rising order of their sequence numbers.
 type LogReader struct {
 	id      LogID
 	seed    uint64
