@@ -13,6 +13,6 @@
 //
 // Two maps place all blocks on the same nodes when they have the same seed, group and replicas, and nodes of the same
 // ids, weights and states; where there are replicas, of the same domains, too. Names and addresses may change at any
-// time, under a higher epoch. A map that differs in the rest places some blocks elsewhere: what was stored under the old
-// one is a miss under the new one until the node that has it has sent it there.
+// time, under a higher epoch. A map that differs in the rest places some blocks elsewhere: what was stored under the
+// old one is a miss under the new one until the node that has it has sent it there.
 package clustermap
