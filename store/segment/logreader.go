@@ -19,9 +19,10 @@ import (
 //	}
 //
 // It passes over what is not a page of this log in this place, is damaged, or breaks the chain, and goes on for as long
-// as it is fed: behind a page that was lost there may be whole appends. Of a log that was being written when the machine
-// stopped the last one may be torn; what lies behind that was never acknowledged. Only whole appends come out, in rising
-// order of their sequence numbers. When the log has ended the caller decides: after some pages without an append.
+// as it is fed: behind a page that was lost there may be whole appends. Of a log that was being written when the
+// machine stopped the last one may be torn; what lies behind that was never acknowledged. Only whole appends come out,
+// in rising order of their sequence numbers. When the log has ended the caller decides: after some pages without an
+// append.
 type LogReader struct {
 	id   LogID
 	seed uint64

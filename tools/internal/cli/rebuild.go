@@ -60,16 +60,20 @@ func (a *app) rebuild(ctx context.Context, f *storeFlags) error {
 		if r.DryRun {
 			what = "would be rebuilt"
 		}
-		fmt.Fprintf(w, "%s: %d blocks (%s) in %d groups, %d namespaces, from %s of logs on %d devices, %.1f s\n", what, r.Blocks, command.Size(r.BlockBytes), r.Groups, r.Namespaces, command.Size(r.LogBytes), r.Devices, r.Seconds)
-		fmt.Fprintf(w, "not taken: %d older, %d deleted, %d purged, %d not whole, %d of unknown namespaces\n", r.Older, r.Deleted, r.Purged, r.Lost, r.Unnamed)
+		fmt.Fprintf(w, "%s: %d blocks (%s) in %d groups, %d namespaces, from %s of logs on %d devices, %.1f s\n",
+			what, r.Blocks, command.Size(r.BlockBytes), r.Groups, r.Namespaces, command.Size(r.LogBytes), r.Devices, r.Seconds)
+		fmt.Fprintf(w, "not taken: %d older, %d deleted, %d purged, %d not whole, %d of unknown namespaces\n",
+			r.Older, r.Deleted, r.Purged, r.Lost, r.Unnamed)
 		if r.Missing > 0 {
 			switch {
 			case r.DryRun && f.without:
 				fmt.Fprintln(w, "devices are missing or unreadable: the rebuild goes on without them, and gives them up for good")
 			case r.DryRun:
-				fmt.Fprintln(w, "devices are missing or unreadable: bring them back, or have the rebuild go on with --without-missing")
+				fmt.Fprintln(w, "devices are missing or unreadable: bring them back, or have the rebuild go on with "+
+					"--without-missing")
 			}
-			fmt.Fprintf(w, "without %d missing devices: %d blocks known to be lost, %d of them durable; %d kept that may be older than what was lost\n", r.Missing, r.Unreadable, r.Durable, r.MayBeOld)
+			fmt.Fprintf(w, "without %d missing devices: %d blocks known to be lost, %d of them durable; %d kept that may be "+
+				"older than what was lost\n", r.Missing, r.Unreadable, r.Durable, r.MayBeOld)
 		}
 	})
 }

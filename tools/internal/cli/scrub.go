@@ -55,8 +55,10 @@ func (a *app) scrub(ctx context.Context, f *storeFlags) (err error) {
 		if f.dryRun {
 			lost, mended = "that would be forgotten", "to be mended"
 		}
-		fmt.Fprintf(w, "%d blocks in %d groups, %s read in %.1f s: %d repaired, %d with a bad copy left, %d %s, %d not delivered, %d headers and %d log entries %s, %d other faults stay\n",
-			r.Blocks, r.Groups, command.Size(r.Bytes), r.Seconds, r.Repaired, r.BadCopies, r.Lost, lost, r.Unread, r.Headers, r.LogsMended, mended, r.Unmended)
+		fmt.Fprintf(w, "%d blocks in %d groups, %s read in %.1f s: %d repaired, %d with a bad copy left, %d %s, %d not "+
+			"delivered, %d headers and %d log entries %s, %d other faults stay\n",
+			r.Blocks, r.Groups, command.Size(r.Bytes), r.Seconds, r.Repaired, r.BadCopies, r.Lost, lost, r.Unread, r.Headers,
+			r.LogsMended, mended, r.Unmended)
 		if f.dryRun {
 			fmt.Fprintln(w, "dry run: nothing was changed")
 		}
@@ -75,7 +77,8 @@ func (a *app) scrubHere(ctx context.Context, f *storeFlags, o store.Options) (r 
 	return st.Scrub(ctx, store.ScrubOptions{Rate: f.rate, DryRun: f.dryRun, Progress: func(r store.ScrubReport) {
 		if time.Since(said) > time.Second {
 			said = time.Now()
-			fmt.Fprintf(a.Err, "%d of %d groups, %d blocks, %s, %s/s\n", r.Groups, r.OfGroups, r.Blocks, command.Size(r.Bytes), command.Size(int64(r.BytesPerSec)))
+			fmt.Fprintf(a.Err, "%d of %d groups, %d blocks, %s, %s/s\n",
+				r.Groups, r.OfGroups, r.Blocks, command.Size(r.Bytes), command.Size(int64(r.BytesPerSec)))
 		}
 	}})
 }

@@ -21,7 +21,8 @@ type storeFlags struct {
 func (f *storeFlags) register(cmd *cobra.Command) {
 	fl := cmd.Flags()
 	fl.StringVar(&f.dir, "dir", "", "directory of the store (required)")
-	fl.StringSliceVar(&f.paths, "device", nil, "where the store's devices are, in any order; default: where the catalog says, or device-* in --dir")
+	fl.StringSliceVar(&f.paths, "device", nil,
+		"where the store's devices are, in any order; default: where the catalog says, or device-* in --dir")
 	fl.StringVar(&f.catalogDir, "catalog-dir", "", "directory of the catalog; default: catalog in --dir")
 }
 

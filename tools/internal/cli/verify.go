@@ -48,18 +48,22 @@ func (a *app) verify(ctx context.Context, f *storeFlags) error {
 	}
 	return errors.Join(err, a.Print(r, func(w io.Writer) {
 		faultText(w, r.Faults, r.MoreFaults)
-		fmt.Fprintf(w, "%s: %d blocks in %d groups on %d devices, %d namespaces, %s of payload read, %.1f s\n", verdict, r.Blocks, r.Groups, r.Devices, r.Namespaces, command.Size(r.BytesRead), r.Seconds)
+		fmt.Fprintf(w, "%s: %d blocks in %d groups on %d devices, %d namespaces, %s of payload read, %.1f s\n",
+			verdict, r.Blocks, r.Groups, r.Devices, r.Namespaces, command.Size(r.BytesRead), r.Seconds)
 		if r.Devices > 0 && !r.Clean {
 			fmt.Fprintln(w, "not closed in order: the next open verifies what was written last")
 		}
 		if r.Leftovers+int64(r.Pending) > 0 {
-			fmt.Fprintf(w, "%d records of blocks that are gone, %d log entries still to be written: the next open sees to them\n", r.Leftovers, r.Pending)
+			fmt.Fprintf(w, "%d records of blocks that are gone, %d log entries still to be written: the next open sees to "+
+				"them\n", r.Leftovers, r.Pending)
 		}
 		if r.TornLogs > 0 {
-			fmt.Fprintf(w, "%d logs have pages that are damaged or were cut off by a crash: what is missing by that is named above\n", r.TornLogs)
+			fmt.Fprintf(w, "%d logs have pages that are damaged or were cut off by a crash: what is missing by that is named "+
+				"above\n", r.TornLogs)
 		}
 		if r.Sides+r.StaleSides > 0 {
-			fmt.Fprintf(w, "%d layers of clustered contexts have rows in the catalog; %d sets of rows are stale: they are made anew from their blocks, or deleted\n", r.Sides, r.StaleSides)
+			fmt.Fprintf(w, "%d layers of clustered contexts have rows in the catalog; %d sets of rows are stale: they are "+
+				"made anew from their blocks, or deleted\n", r.Sides, r.StaleSides)
 		}
 	}))
 }
