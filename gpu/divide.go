@@ -16,7 +16,7 @@ func ownArena(blockBytes int64, n int) (*elastic.Arena, error) {
 }
 
 // divideLocked puts the border of local memory where what is lent now wants it: after each move
-// of a lender's. Blocks beyond it go to lent memory, there being more of that, or away.
+// of a lender's. Blocks beyond it go to lent memory, there being more of that, or away, in no order.
 func (t *tier) divideLocked() {
 	a := t.local.arena
 	if a == nil || t.layers == 0 {

@@ -9,12 +9,13 @@
 //	                           memory: longer than own memory holds
 //	Store.LayerRoom            local memory for the layer at work: as much as what is lent makes it
 //	Device, Stream, Counter    what a GPU driver offers, as far as skep needs it. Package
+//	                           gpu/cuda has it of NVIDIA's, in a module of its own; package
 //	                           gpu/sim simulates it: everything it gives says so
-//	Plan, Run                  layer streaming: KV of one layer at a time in local memory,
-//	                           the next layer's on its way while this one's is at work
+//	Schedule, Pipeline         layer streaming (stream.go): KV of one layer at a time in local memory, the next
+//	                           layer's on its way while this one's is at work; Pipeline.Step queues a step's tasks
 //
-// Who may allocate what in lent memory is arithmetic, in layout/elastic; how lender and
-// borrower agree on it, in gpu/lend.
+// Who may allocate what in lent memory is arithmetic, in layout/elastic; how lender and borrower agree on it is package
+// gpu/lend, a pure state machine; package gpu/loan does so between processes.
 //
 // # Order on a GPU
 //

@@ -311,8 +311,8 @@ func (t *tier) syncLocked(p *pool) error {
 	return err
 }
 
-// move gives n units of lender i back to it (positive), or lends n more. Blocks there are
-// dropped.
+// move gives n units of lender i back to it (positive), or lends n more. Blocks there are dropped, and those that are
+// held go elsewhere, in no order: which of them find room in GPU memory is not defined.
 func (t *tier) move(i, n int) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -52,7 +52,8 @@ func (x *Index) rooted(fp Fingerprint, i int) uint32 {
 	return id
 }
 
-// Probe finds a single key that can be restored: the lookup of opaque namespaces.
+// Probe finds one block by its fingerprint, if it can be restored: the lookup of opaque namespaces. It is no probe of
+// the hash table.
 func (x *Index) Probe(fp Fingerprint) (Entry, ID, bool) {
 	x.mu.RLock()
 	defer x.mu.RUnlock()

@@ -63,8 +63,8 @@
 //
 // # A node that is down
 //
-// The map may say that a node is down (clustermap.Down), where the nodes agree on it: an operator has said so. Calls do
-// not go to it. What is deleted is remembered for it by the others, each of which is behind a Fence (package fence): in
+// The map may say that a node is down (clustermap.Down), where the nodes agree on it: an operator has said so, or the
+// node was silent for as long as the map allows (clustermap.Silence). Calls do not go to it. What is deleted is remembered for it by the others, each of which is behind a Fence (package fence): in
 // the map, so by most voters, and as whole namespaces, at most 32, 8 of a tenant. The node serves nothing after its
 // start before it has asked them, has lost these, and is up. Keys of durable namespaces are not deleted without it. A
 // deletion that goes by a node which is away, and is not said to be down, is an error.

@@ -88,7 +88,8 @@ type view struct {
 	table *placement.Table
 }
 
-// many is the Store of a cluster of several nodes, as one map has it.
+// many is a Store of a cluster of several nodes: a Store, and the view that a call began with. Its methods carry calls
+// out; a cluster of one node has none (Store.to).
 type many struct {
 	*Store
 	*view

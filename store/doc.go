@@ -1,5 +1,5 @@
-// Package store is the embedded engine: a skep.Store on devices. It ties the rooms
-// below it together and is the only place where they meet:
+// Package store is the embedded engine: a skep.Store on devices. It ties together what lies below it, of which none
+// knows package store:
 //
 //	layout     where bytes go: stripe groups, cells, reads, orders          (pure)
 //	index      what is stored, what is found, what is worth keeping         (pure)
@@ -8,15 +8,16 @@
 //	catalog    records, groups, namespaces, in Pebble
 //	memory     one arena off the Go heap: I/O buffers and the DRAM tier
 //
-// What of the engine has a seam of its own lies in packages under internal, none of which
-// knows package store; it calls them, and they answer:
+// What of the engine has a seam of its own lies in packages under internal. Package store calls them, and some call
+// each other: tools/lint/rooms_test.go says who may import whom.
 //
 //	admin      the socket through which other processes see and change an open store
-//	compact    which groups are worth writing again, and in which order
 //	admission  which Cache blocks go to the drives
 //	appender   writes blocks and log entries to groups
+//	aside      where the catalog is, and what is left of one put out of the way
 //	clean      makes free groups: garbage collection, and with it eviction
 //	commit     the one way in which rows of blocks and the index change
+//	compact    which groups are worth writing again, and in which order
 //	crypt      encryption at rest: keys by tenant, sealing and opening blocks and rows
 //	devlog     has the devices' logs say what the catalog says
 //	dirlock    a directory's lock, and who has it
@@ -24,9 +25,11 @@
 //	health     how far a drive is to be relied on: a state machine that is fed readings
 //	ingest     takes blocks into a store: puts, and blocks that are written part by part
 //	intents    what the catalog promises that the devices' logs will say
+//	keybook    which encryption keys are in use, as catalog and logs know it
 //	leases     what callers were promised: leases of lookups, pins
 //	limits     what callers may keep in memory, and the pace of work that nobody waits for
 //	locate     finds blocks for restores, and takes note of wrong ones
+//	locks      in which order locks are taken
 //	lookup     what callers ask of the index: prefixes, runs, keys to put, listings, hints
 //	making     which files a store is made with, so that a making that was cut off is undone
 //	members    which drives an open store has, and who may change that
@@ -36,12 +39,14 @@
 //	naming     makes, purges and deletes namespaces, one at a time
 //	observe    what the store tells of itself: counts, events, its log's end, metrics
 //	opening    finds a store, or makes it: its directory, its catalog and its drives
+//	paths      what a path of the file system leads to
 //	pieces     blocks that are written piece by piece: which bytes have been, and their memory
 //	pinned     the memory that drives read into, registered with them as it is used
 //	places     where the devices of a directory are, and whose
 //	puts       what puts under way know of each other
 //	rebuild    a new catalog from the drives alone
 //	recovery   what an open does with the catalog it has found: loads it, and compares it with the devices
+//	restore    reads blocks of chains from drives and the DRAM tier, checks and delivers them
 //	room       what is left in the file system of the catalog, for puts and for an open
 //	scrub      finds what is wrong on the drives, and mends it from what is right
 //	segio      bytes on drives: superblocks, headers, logs, blocks read and verified
@@ -78,7 +83,7 @@
 // # Life of a lookup (lookup.go, internal/lookup)
 //
 // Keys become fingerprints (SipHash-128 under the store's secret, with namespace
-// instance and salt tag in them), the index gallops for the longest rooted prefix and a
+// instance and salt tag in them), the index searches by halves for the longest rooted prefix and a
 // lease is put on its deepest block, which protects all before it. No I/O.
 //
 // # Life of a restore (internal/restore, internal/locate)
@@ -127,8 +132,9 @@
 //
 //	ok       read and written
 //	slow     read elsewhere where there is another copy
-//	fenced   besides, in no new group: writes or flushes fail, read-only, slow for long
-//	dead     besides, not read at all: gone, or it does not answer
+//	fenced   besides, in no new group: reads, writes or flushes fail, wrong bytes, read-only, slow for long, or its
+//	         file was removed or moved
+//	dead     besides, not read at all: gone, does not answer, or its writes do not end
 //
 // Probes let it back in: a page read, and where writes were at fault a page of its own
 // written and flushed; three in a row, twice as many each time it fell again.
@@ -174,12 +180,13 @@
 // # Locks
 //
 // Their order is the table of package locks (store/internal/locks/order.go), and the tag invariants asserts it.
-// Outermost is changes, then what is held over commits, then a session's, then space; last the leaves, under which no
-// other lock is taken. The index has locks of its own, taken under these: Index.mu, then its leases'. Two locks wait
-// under a context and are in no table: Opening of space, held over device I/O while a group is opened, after changes
-// and before the root row's; and naming, of who makes, purges or deletes a namespace, before it. Only Opening,
-// GroupHeaders, Growing, Mark and LogCache are held over device I/O, and only changes, SidecarPuts, RootRow, Mark and
-// naming over commits of the catalog. No lookup takes one of these.
+// Outermost are those of puts of sidecar rows and of pins, then changes, then what is held over commits, then a
+// session's, then space; last the leaves, under which no other lock is taken. The index has locks of its own, taken
+// under these: its victims', then Index.mu, then its leases'. Two locks wait under a context and are in no table:
+// Opening of space, held over device I/O while a group is opened, after changes and before the root row's; and naming,
+// of who makes, purges or deletes a namespace, before it. Only Opening, GroupHeaders, Growing, Mark and LogCache are
+// held over device I/O, and only changes, SidecarPuts, RootRow, Mark and naming over commits of the catalog. No lookup
+// takes one of these.
 //
 // # Goroutines
 //

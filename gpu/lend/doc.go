@@ -1,6 +1,6 @@
-// Package lend is how a lender and its borrowers agree on who may use which units of the
-// lender's arena (SwiftCache §3.5): two state machines that take messages and moments and
-// give messages back. Pure: no I/O, no clock, no goroutine; times are the caller's.
+// Package lend is the pure half of lending: two state machines by which a lender and its borrowers agree on who may use
+// which units of the lender's arena (SwiftCache §3.5). They take messages and moments and give messages back: no I/O,
+// no clock, no goroutine; times are the caller's. Package gpu/loan is the other half: processes, sockets and memory.
 //
 //	lender                                   borrower
 //	  Grant{epoch, units, until}   ───────►    may allocate there, and read what it wrote

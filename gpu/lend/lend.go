@@ -166,8 +166,9 @@ func (l *Lender) grant(id int, p *peer) Message {
 	return Message{Grant, id, p.life, p.epoch, p.has, p.until}
 }
 
-// Reclaim takes units back until the border is at least at want: from the borrower whose
-// units are lowest first. They are the lender's when Border says so.
+// Reclaim takes units back until the border is at least at want: at once from every borrower that has some below it,
+// and no more than these. The messages are in the order of the borrowers' numbers. Units are the lender's when Border
+// says so.
 func (l *Lender) Reclaim(now Time, want int) []Message {
 	l.awake(now)
 	want = min(want, l.units)

@@ -1,5 +1,5 @@
-// Package loan lends GPU memory from one process of a machine to another: what package
-// gpu/lend decides, carried out. Linux only; elsewhere Lend and Borrow are Unsupported.
+// Package loan is lending between processes: it lends GPU memory from one process of a machine to another, over a
+// socket, as the pure state machines of package gpu/lend decide. Linux only; elsewhere Lend and Borrow are Unsupported.
 //
 //	lending process                                borrowing process
 //	  Lend: an arena of shared GPU memory,           Borrow: connects, and says how much it wants

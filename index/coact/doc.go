@@ -17,6 +17,7 @@
 //	ChooseTau the radius that serves steps it was not built from best
 //	ByKeys    clusters of similar keys, for a context without a profile
 //	Index     scores clusters against query vectors (Select)
+//	Recall    foresees what a query activates from what similar queries did, without clusters
 //	Heat      which clusters stay in DRAM (eq. 6), and an LRU to compare with
 //	Joiner    which cluster an appended entry joins
 //

@@ -2,6 +2,11 @@ package twopointer
 
 import "math"
 
+// What is loaded next is chosen here, by the Scheduler, when its caller says that a channel has room (Ready): of the
+// channel's strands that which is urgent, else that of the highest score (worth.go), and of it the boundary activations
+// that computing is about to need, or a piece of its tail, not below where the pointers should meet (meet). How far the
+// engine may compute is chosen in grant.go.
+
 // stated is what computing [from, to) costs by the engine's word, launches aside.
 func (s *Scheduler) stated(st *strand, from, to int) float64 {
 	if st.mode == ByLayers {

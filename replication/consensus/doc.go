@@ -1,9 +1,9 @@
 // Package consensus has the nodes of a cluster agree on its map. The map changes by commands, which raft
-// (github.com/hashicorp/raft) puts in one order for all nodes; every node carries them out one after another, and so has
-// the same maps with the same epochs.
+// (github.com/hashicorp/raft) puts in one order for all nodes; every node carries them out one after another, and so
+// has the same maps with the same epochs.
 //
-// `skep serve` has a Member where its store's directory is a node's (tools/internal/member). Namespaces can be agreed on
-// here, and no server does so yet.
+// `skep serve` has a Member where its store's directory is a node's (tools/internal/member). Namespaces can be agreed
+// on here, and no server does so yet.
 //
 //	Registry, Member   the map, changes that are proposed, callbacks
 //	Status             who leads, who is behind
@@ -11,17 +11,22 @@
 // # How it works
 //
 // A command that is proposed on any node goes to the leader, which answers once most voters have it on a drive and it
-// was carried out; the map that is returned to the proposer has it. What is refused (a name that exists, a weight out of
-// bounds) has its place in the log, too, and changes nothing.
+// was carried out; the map that is returned to the proposer has it. What is refused (a name that exists, a weight out
+// of bounds) has its place in the log, too, and changes nothing.
 //
 //	log.go      raft's log and values in Pebble: written synchronously, 4 MiB of memory
 //	fsm.go      the map, and its snapshots: files in the node's directory
 //	peers.go    connections between nodes
 //	member.go   opening, proposing
 //	steer.go    who votes
+//	lease.go    leases of nodes: who is heard, and that a silent node is down
 //	left.go     who does no more
 //	stopped.go  a node that does not run: what it knows, recovering a cluster with it
 //	word.go     hearing that the cluster was recovered without this node
+//	reached.go  which node reaches another one
+//	status.go   how the cluster is, as one node sees it
+//	news.go     waiting for a change
+//	said.go     what raft tells, for the log
 //
 // A cluster is founded by one node alone, with the whole map. Its leader makes the other nodes of the map members as
 // soon as they run: three of them vote, from five nodes up five, and the rest only hears. A node votes once it has the
@@ -30,7 +35,8 @@
 //
 // A cluster has an identity, which was drawn when it was founded, and a node keeps the one that it is given
 // (Options.Cluster), or that of the first leader that calls it. Connections say it, and which node they are for: what
-// reaches another one is cut. They are neither encrypted nor authenticated by this package: Options.Dial and Options.Listener are the places for that.
+// reaches another one is cut. They are neither encrypted nor authenticated by this package: Options.Dial and
+// Options.Listener are the places for that.
 //
 // A leader that does not hear from most voters for 250 ms leads no more. Voters that do not hear from a leader for
 // 500 to 1,000 ms elect one, once they know that others would vote for it.

@@ -16,7 +16,7 @@ type lease struct {
 	blocks []*block
 }
 
-// Lookup implements skep.PrefixFinder. It walks the chain; a Store with an index gallops.
+// Lookup implements skep.PrefixFinder. It walks the chain; a Store with an index searches it by halves.
 func (s *Store) Lookup(ctx context.Context, r *skep.LookupRequest) (skep.LookupResult, error) {
 	const op = "lookup"
 	if err := r.Validate(); err != nil {

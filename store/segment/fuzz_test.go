@@ -87,23 +87,23 @@ func FuzzLogPages(f *testing.F) {
 	f.Add(sealing.image, uint8(1))
 	f.Fuzz(func(t *testing.T, b []byte, mode uint8) {
 		image := bytes.Clone(b[:len(b)/PageSize*PageSize])
-		salvage, chunk := mode&1 != 0, 1+int(mode>>2&3)
+		chunk := 1 + int(mode>>2&3)
 		if mode&2 != 0 {
 			for at := 0; at < len(image); at += PageSize {
 				sealPage(image[at:at+PageSize], sampleLog.seed())
 			}
 		}
-		r := NewLogReader(sampleLog, salvage)
+		r := NewLogReader(sampleLog)
 		seq, pages, rest := uint64(0), 0, image
 		for appends := 0; ; {
-			a, err := r.Next()
-			if err == ErrMore && len(rest) > 0 {
+			a, ok := r.Next()
+			if !ok && len(rest) > 0 {
 				n := max(0, len(rest)-chunk*PageSize)
 				require.NoError(t, r.Feed(rest[n:]))
 				rest = rest[:n]
 				continue
 			}
-			if err != nil {
+			if !ok {
 				break
 			}
 			require.True(t, appends == 0 || a.Seq > seq)

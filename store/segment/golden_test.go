@@ -90,7 +90,7 @@ func TestGolden(t *testing.T) {
 			assert.Equal(t, ns, got)
 		}},
 		{"log", l.image, func(t *testing.T, b []byte) {
-			got, end := read(t, b, sampleLog, false, 1)
+			got, end := read(t, b, sampleLog, 1)
 			assert.Equal(t, []string{"8589934593@0+1:4", "8589934601@1+2:3"}, got)
 			assert.NoError(t, end.Err)
 		}},
@@ -116,7 +116,7 @@ func TestGolden(t *testing.T) {
 			assert.Equal(t, sealing, got)
 		}},
 		{"log-sealing", sealings.image, func(t *testing.T, b []byte) {
-			got, end := read(t, b, sampleLog, false, 1)
+			got, end := read(t, b, sampleLog, 1)
 			assert.Equal(t, []string{"8589934601@0+1:2", "8589934602@1+1:1"}, got)
 			assert.NoError(t, end.Err)
 		}},

@@ -2,7 +2,6 @@ package segment
 
 import (
 	"fmt"
-	"io"
 	"math/rand/v2"
 	"testing"
 
@@ -51,23 +50,20 @@ func (l *testLog) page(k int) []byte {
 
 // read reads image in pieces of chunk pages: the appends as "seq@first+pages:entries",
 // and the end. Every record must decode.
-func read(t testing.TB, image []byte, id LogID, salvage bool, chunk int) ([]string, LogEnd) {
+func read(t testing.TB, image []byte, id LogID, chunk int) ([]string, LogEnd) {
 	t.Helper()
-	r := NewLogReader(id, salvage)
+	r := NewLogReader(id)
 	var got []string
 	for {
-		a, err := r.Next()
-		switch err {
-		case ErrMore:
-			if len(image) == 0 {
-				return got, r.End()
-			}
+		a, ok := r.Next()
+		switch {
+		case !ok && len(image) == 0:
+			return got, r.End()
+		case !ok:
 			n := max(0, len(image)-chunk*PageSize)
 			require.NoError(t, r.Feed(append([]byte(nil), image[n:]...)))
 			image = image[:n]
-		case io.EOF:
-			return got, r.End()
-		case nil:
+		default:
 			n := 0
 			for e := range a.Entries() {
 				if e.Kind == KindBlock {
@@ -76,8 +72,6 @@ func read(t testing.TB, image []byte, id LogID, salvage bool, chunk int) ([]stri
 				n++
 			}
 			got = append(got, fmt.Sprintf("%d@%d+%d:%d", a.Seq, a.First, a.Pages, n))
-		default:
-			require.NoError(t, err)
 		}
 	}
 }
@@ -94,12 +88,12 @@ func TestLogRoundTrip(t *testing.T) {
 		require.NoError(t, w.Purge(&purge))
 		assert.Equal(t, AppendPages(w.Len()), w.Pages())
 	})
-	r := NewLogReader(l.id, false)
-	_, err := r.Next()
-	require.Equal(t, ErrMore, err)
+	r := NewLogReader(l.id)
+	_, ok := r.Next()
+	require.False(t, ok, "nothing was fed")
 	require.NoError(t, r.Feed(l.image))
-	a, err := r.Next()
-	require.NoError(t, err)
+	a, ok := r.Next()
+	require.True(t, ok)
 	var kinds []Kind
 	for e := range a.Entries() {
 		kinds = append(kinds, e.Kind)
@@ -121,8 +115,8 @@ func TestLogRoundTrip(t *testing.T) {
 		}
 	}
 	assert.Equal(t, []Kind{KindNamespace, KindBlock, KindTombstone, KindBlock, KindPurge}, kinds)
-	_, err = r.Next()
-	assert.Equal(t, io.EOF, err)
+	_, ok = r.Next()
+	assert.False(t, ok)
 	assert.Equal(t, LogEnd{Appends: 1, Pages: 1, Seq: 100}, r.End())
 }
 
@@ -140,11 +134,9 @@ func TestLogPieces(t *testing.T) {
 	}
 	require.Greater(t, l.pages, 10)
 	for chunk := 1; chunk <= 40; chunk++ {
-		for _, salvage := range []bool{false, true} {
-			got, end := read(t, l.image, l.id, salvage, chunk)
-			require.Equal(t, want, got, "pieces of %d", chunk)
-			require.Equal(t, LogEnd{Appends: 6, Pages: l.pages, Seq: 510}, end)
-		}
+		got, end := read(t, l.image, l.id, chunk)
+		require.Equal(t, want, got, "pieces of %d", chunk)
+		require.Equal(t, LogEnd{Appends: 6, Pages: l.pages, Seq: 510}, end)
 	}
 }
 
@@ -154,24 +146,23 @@ func TestLogWithoutEnd(t *testing.T) {
 	l := newTestLog(t, 2)
 	l.records(1, 4)
 	require.Equal(t, 2, l.pages)
-	got, end := read(t, l.image, l.id, false, 1)
+	got, end := read(t, l.image, l.id, 1)
 	assert.Equal(t, []string{"1@0+2:4"}, got)
 	assert.NoError(t, end.Err)
 }
 
 func TestLogFeedInput(t *testing.T) {
 	t.Parallel()
-	r := NewLogReader(sampleLog, false)
+	r := NewLogReader(sampleLog)
 	assert.ErrorIs(t, r.Feed(nil), skep.Invalid)
 	assert.ErrorIs(t, r.Feed(make([]byte, 100)), skep.Invalid)
 	require.NoError(t, r.Feed(make([]byte, PageSize)))
 	assert.ErrorIs(t, r.Feed(make([]byte, PageSize)), skep.Invalid)
-	_, err := r.Next()
-	assert.Equal(t, io.EOF, err)
+	_, ok := r.Next()
+	assert.False(t, ok)
 }
 
-// What breaks a log of three appends, "1@0+1:1 2@1+3:8 20@4+1:1 30@5+1:1", and what a
-// plain and a salvaging reader make of it.
+// What breaks a log of four appends, "1@0+1:1 2@1+3:8 20@4+1:1 30@5+1:1", and what a reader makes of it.
 func TestLogDamage(t *testing.T) {
 	t.Parallel()
 	const a, b, c, d = "1@0+1:1", "2@1+3:8", "20@4+1:1", "30@5+1:1"
@@ -189,46 +180,45 @@ func TestLogDamage(t *testing.T) {
 	older.Generation--
 	reseal := func(p []byte) { sealPage(p, sampleLog.seed()) }
 	for _, tc := range []struct {
-		name    string
-		edit    func(l *testLog)
-		plain   []string
-		salvage []string
-		clean   bool // the plain reader sees nothing wrong
+		name  string
+		edit  func(l *testLog)
+		want  []string
+		clean bool // nothing is wrong, but for what was never written
 	}{
-		{"nothing", func(*testLog) {}, []string{a, b, c, d}, []string{a, b, c, d}, true},
-		{"blank page ends it", func(l *testLog) { clear(l.page(4)) }, []string{a, b}, []string{a, b, d}, true},
-		{"page of an earlier generation ends it", func(l *testLog) { copy(l.page(4), build(older).page(4)) }, []string{a, b}, []string{a, b, d}, true},
-		{"bad sector", func(l *testLog) { clear(l.page(4)[1024:1536]) }, []string{a, b}, []string{a, b, d}, false},
-		{"torn: only the header's sector written", func(l *testLog) { clear(l.page(5)[512:]) }, []string{a, b, c}, []string{a, b, c}, false},
-		{"torn: header's sector missing", func(l *testLog) { clear(l.page(5)[:512]) }, []string{a, b, c}, []string{a, b, c}, true},
-		{"first page of an append missing", func(l *testLog) { clear(l.page(1)) }, []string{a}, []string{a, c, d}, true},
-		{"middle page missing", func(l *testLog) { clear(l.page(2)) }, []string{a}, []string{a, c, d}, false},
-		{"last page missing", func(l *testLog) { clear(l.page(3)) }, []string{a}, []string{a, c, d}, false},
-		{"middle page damaged", func(l *testLog) { l.page(2)[2000] ^= 4 }, []string{a}, []string{a, c, d}, false},
+		{"nothing", func(*testLog) {}, []string{a, b, c, d}, true},
+		{"blank page", func(l *testLog) { clear(l.page(4)) }, []string{a, b, d}, false},
+		{"page of an earlier generation", func(l *testLog) { copy(l.page(4), build(older).page(4)) }, []string{a, b, d}, false},
+		{"bad sector", func(l *testLog) { clear(l.page(4)[1024:1536]) }, []string{a, b, d}, false},
+		{"torn: only the header's sector written", func(l *testLog) { clear(l.page(5)[512:]) }, []string{a, b, c}, false},
+		{"torn: header's sector missing", func(l *testLog) { clear(l.page(5)[:512]) }, []string{a, b, c}, true},
+		{"first page of an append missing", func(l *testLog) { clear(l.page(1)) }, []string{a, c, d}, false},
+		{"middle page missing", func(l *testLog) { clear(l.page(2)) }, []string{a, c, d}, false},
+		{"last page missing", func(l *testLog) { clear(l.page(3)) }, []string{a, c, d}, false},
+		{"middle page damaged", func(l *testLog) { l.page(2)[2000] ^= 4 }, []string{a, c, d}, false},
 		{"pages swapped", func(l *testLog) {
 			p := append([]byte(nil), l.page(4)...)
 			copy(l.page(4), l.page(5))
 			copy(l.page(5), p)
-		}, []string{a, b}, []string{a, b}, false},
+		}, []string{a, b}, false},
 		{"another device's page", func(l *testLog) {
 			other := sampleLog
 			other.Position = 2
 			copy(l.page(4), build(other).page(4))
-		}, []string{a, b}, []string{a, b, d}, true},
+		}, []string{a, b, d}, false},
 		{"page from before a crash behind one written since", func(l *testLog) {
 			l.pages = 4
 			l.records(40, 1)
-		}, []string{a, b, "40@4+1:1"}, []string{a, b, "40@4+1:1"}, false},
+		}, []string{a, b, "40@4+1:1"}, false},
 		{"append from before a crash cut by one written since", func(l *testLog) {
 			l.pages = 1
 			l.records(40, 1)
-		}, []string{a, "40@1+1:1"}, []string{a, "40@1+1:1"}, false},
+		}, []string{a, "40@1+1:1"}, false},
 		{"append torn before pages from before a crash that would complete it", func(l *testLog) {
 			l.pages = 1
 			behind := append([]byte(nil), l.image[:AppendOffset(int64(len(l.image)), 1, 1)]...)
 			l.records(19, 8) // three pages as append 2 was, of which only the first arrives
 			copy(l.image, behind)
-		}, []string{a}, []string{a, c, d}, false},
+		}, []string{a, c, d}, false},
 		{"page before the last not full", func(l *testLog) {
 			p, q := l.page(4), l.page(5)
 			le.PutUint16(p[lpCount:], 2)
@@ -237,9 +227,9 @@ func TestLogDamage(t *testing.T) {
 			copy(q[lpSeq:lpIndex], p[lpSeq:lpIndex])
 			reseal(p)
 			reseal(q)
-		}, []string{a, b}, []string{a, b}, false},
-		{"ordinal skipped", func(l *testLog) { le.PutUint16(l.page(2)[lpOrdinal:], 2); reseal(l.page(2)) }, []string{a}, []string{a, c, d}, false},
-		{"bytes after the used", func(l *testLog) { l.page(4)[offChecksum-1] = 1; reseal(l.page(4)) }, []string{a, b}, []string{a, b, d}, false},
+		}, []string{a, b}, false},
+		{"ordinal skipped", func(l *testLog) { le.PutUint16(l.page(2)[lpOrdinal:], 2); reseal(l.page(2)) }, []string{a, c, d}, false},
+		{"bytes after the used", func(l *testLog) { l.page(4)[offChecksum-1] = 1; reseal(l.page(4)) }, []string{a, b, d}, false},
 		{"entry length not in its shortest form", func(l *testLog) {
 			p := l.page(4)
 			used := int(le.Uint16(p[lpUsed:]))
@@ -248,39 +238,34 @@ func TestLogDamage(t *testing.T) {
 			p[lpBody+3] = 0
 			le.PutUint16(p[lpUsed:], uint16(used+1))
 			reseal(p)
-		}, []string{a, b}, []string{a, b, d}, false},
-		{"another format", func(l *testLog) { le.PutUint32(l.page(4)[offFormat:], FormatVersion+1); reseal(l.page(4)) }, []string{a, b}, []string{a, b, d}, false},
+		}, []string{a, b, d}, false},
+		{"another format", func(l *testLog) { le.PutUint32(l.page(4)[offFormat:], FormatVersion+1); reseal(l.page(4)) }, []string{a, b, d}, false},
 		{"a format that nobody knows", func(l *testLog) {
 			le.PutUint32(l.page(4)[offFormat:], formatSealing+1)
 			reseal(l.page(4))
-		}, []string{a, b}, []string{a, b, d}, false},
-		{"unknown kind", func(l *testLog) { l.page(4)[lpBody] = 9; reseal(l.page(4)) }, []string{a, b}, []string{a, b, d}, false},
-		{"entry longer than its append", func(l *testLog) { le.PutUint16(l.page(4)[lpBody+1:], 0x7fff); reseal(l.page(4)) }, []string{a, b}, []string{a, b, d}, false},
+		}, []string{a, b, d}, false},
+		{"unknown kind", func(l *testLog) { l.page(4)[lpBody] = 9; reseal(l.page(4)) }, []string{a, b, d}, false},
+		{"entry longer than its append", func(l *testLog) { le.PutUint16(l.page(4)[lpBody+1:], 0x7fff); reseal(l.page(4)) }, []string{a, b, d}, false},
 		{"last byte of an entry not used", func(l *testLog) {
 			p := l.page(4)
 			used := le.Uint16(p[lpUsed:]) - 1
 			p[lpBody+int(used)] = 0
 			le.PutUint16(p[lpUsed:], used)
 			reseal(p)
-		}, []string{a, b}, []string{a, b, d}, false},
-		{"ordinal at the count", func(l *testLog) { le.PutUint16(l.page(4)[lpOrdinal:], 1); reseal(l.page(4)) }, []string{a, b}, []string{a, b, d}, false},
-		{"no pages in the append", func(l *testLog) { le.PutUint16(l.page(4)[lpCount:], 0); reseal(l.page(4)) }, []string{a, b}, []string{a, b, d}, false},
-		{"used bytes over the page", func(l *testLog) { le.PutUint16(l.page(4)[lpUsed:], BodySize+1); reseal(l.page(4)) }, []string{a, b}, []string{a, b, d}, false},
-		{"spare byte set", func(l *testLog) { l.page(4)[lpSpare] = 1; reseal(l.page(4)) }, []string{a, b}, []string{a, b, d}, false},
+		}, []string{a, b, d}, false},
+		{"ordinal at the count", func(l *testLog) { le.PutUint16(l.page(4)[lpOrdinal:], 1); reseal(l.page(4)) }, []string{a, b, d}, false},
+		{"no pages in the append", func(l *testLog) { le.PutUint16(l.page(4)[lpCount:], 0); reseal(l.page(4)) }, []string{a, b, d}, false},
+		{"used bytes over the page", func(l *testLog) { le.PutUint16(l.page(4)[lpUsed:], BodySize+1); reseal(l.page(4)) }, []string{a, b, d}, false},
+		{"spare byte set", func(l *testLog) { l.page(4)[lpSpare] = 1; reseal(l.page(4)) }, []string{a, b, d}, false},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			l := build(sampleLog)
 			tc.edit(l)
 			for chunk := 1; chunk <= 12; chunk++ {
-				got, end := read(t, l.image, l.id, false, chunk)
-				require.Equal(t, tc.plain, got)
+				got, end := read(t, l.image, l.id, chunk)
+				require.Equal(t, tc.want, got)
 				assert.Equal(t, tc.clean, end.Err == nil, "%v", end.Err)
-				got, end = read(t, l.image, l.id, true, chunk)
-				require.Equal(t, tc.salvage, got)
-				if len(got) < 4 && tc.salvage[len(got)-1] == d {
-					assert.Error(t, end.Err, "a salvage that lost something in the middle says so")
-					assert.NotZero(t, end.Damaged)
-				}
+				assert.Equal(t, tc.clean, end.Damaged == 0)
 			}
 		})
 	}
@@ -294,9 +279,7 @@ func TestLogForgedPayload(t *testing.T) {
 	l.records(1, 1)
 	l.id.Secret = Secret{}
 	l.records(2, 1)
-	got, _ := read(t, l.image, sampleLog, false, 1)
-	assert.Equal(t, []string{"1@0+1:1"}, got)
-	got, _ = read(t, l.image, sampleLog, true, 1)
+	got, _ := read(t, l.image, sampleLog, 1)
 	assert.Equal(t, []string{"1@0+1:1"}, got)
 }
 
@@ -313,12 +296,12 @@ func TestLogBitFlips(t *testing.T) {
 		page := l.page(k)
 		for bit := range 8 * PageSize {
 			page[bit/8] ^= 1 << (bit % 8)
-			r := NewLogReader(l.id, true)
+			r := NewLogReader(l.id)
 			require.NoError(t, r.Feed(l.image))
 			var got []string
 			for {
-				a, err := r.Next()
-				if err != nil {
+				a, ok := r.Next()
+				if !ok {
 					break
 				}
 				got = append(got, fmt.Sprintf("%d@%d+%d:%d", a.Seq, a.First, a.Pages, map[uint64]int{1: 1, 2: 5, 10: 1}[a.Seq]))
@@ -386,7 +369,7 @@ func TestLogPageBorders(t *testing.T) {
 			require.Equal(t, used, w.Len())
 		})
 		want := fmt.Sprintf("1@0+%d:2", (used+BodySize-1)/BodySize)
-		got, end := read(t, l.image, l.id, false, 1)
+		got, end := read(t, l.image, l.id, 1)
 		assert.Equal(t, []string{want}, got)
 		assert.NoError(t, end.Err)
 	}
@@ -431,15 +414,14 @@ func TestLogReaderMemory(t *testing.T) {
 	l := newTestLog(t, 200)
 	l.records(1, 450)
 	require.Greater(t, l.pages, 150)
-	r := NewLogReader(l.id, false)
+	r := NewLogReader(l.id)
 	require.NoError(t, r.Feed(l.image))
-	_, err := r.Next()
-	require.NoError(t, err)
+	_, ok := r.Next()
+	require.True(t, ok)
 	assert.LessOrEqual(t, cap(r.pending.stream), 2*len(l.image))
 }
 
-// A random history of appends with a crash in it: what was written whole before the
-// first page lost comes out, as written.
+// A random history of appends of which one page is lost: all but the append that it was of comes out, as written.
 func TestLogRandomCrash(t *testing.T) {
 	t.Parallel()
 	seed := drawn.Seed(t)
@@ -470,14 +452,9 @@ func TestLogRandomCrash(t *testing.T) {
 		for whole < len(ends) && ends[whole] <= lost {
 			whole++
 		}
-		got, end := read(t, l.image, l.id, false, 1+rng.IntN(10))
-		require.Equal(t, len(want[:whole]), len(got))
-		for i := range got {
-			require.Equal(t, want[i], got[i])
-		}
-		require.Equal(t, whole, end.Appends)
-		salvaged, _ := read(t, l.image, l.id, true, 1+rng.IntN(10))
-		require.Equal(t, append(append([]string(nil), want[:whole]...), want[whole+1:]...), append([]string(nil), salvaged...))
+		got, end := read(t, l.image, l.id, 1+rng.IntN(10))
+		require.Equal(t, append(append([]string(nil), want[:whole]...), want[whole+1:]...), append([]string(nil), got...))
+		require.Equal(t, len(want)-1, end.Appends)
 	}
 }
 
@@ -505,11 +482,11 @@ func BenchmarkLogRead(b *testing.B) {
 	b.SetBytes(int64(l.pages * PageSize))
 	heads := 0
 	for b.Loop() {
-		r := NewLogReader(l.id, false)
+		r := NewLogReader(l.id)
 		_ = r.Feed(l.image)
 		for {
-			a, err := r.Next()
-			if err != nil {
+			a, ok := r.Next()
+			if !ok {
 				break
 			}
 			for e := range a.Entries() {
@@ -534,7 +511,7 @@ func TestSealingsHaveAFormatOfTheirOwn(t *testing.T) {
 		l := sealingLog(t)
 		le.PutUint32(l.page(page)[offFormat:], format)
 		sealPage(l.page(page), sampleLog.seed())
-		got, end := read(t, l.image, l.id, true, 1)
+		got, end := read(t, l.image, l.id, 1)
 		require.Len(t, got, 1)
 		require.ErrorIs(t, end.Err, skep.Damaged)
 	}

@@ -2,46 +2,33 @@ package segment
 
 import (
 	"encoding/binary"
-	"errors"
 	"fmt"
-	"io"
 	"iter"
 
 	"github.com/skepkv/skep"
 )
 
-// ErrMore is returned by LogReader.Next when every page fed was looked at and the
-// log's end was not among them.
-var ErrMore = errors.New("segment: log reader needs more pages")
-
-// LogReader reads one segment's log from page 0 on, whatever the pages hold. It does
-// no I/O: the caller feeds it pages, end of the segment first, in reads of any size.
+// LogReader reads one segment's log from page 0 on, whatever the pages hold. It does no I/O: the caller feeds it pages,
+// end of the segment first, in reads of any size.
 //
-//	r := NewLogReader(id, false)
+//	r := NewLogReader(id)
 //	for {
-//		a, err := r.Next()
-//		switch {
-//		case err == ErrMore:  // read the next piece below and r.Feed it,
-//		                      // or stop: the log may use up its segment
-//		case err == io.EOF:   // r.End() says where and why
-//		default:              // for e := range a.Entries() …
-//		}
+//		a, ok := r.Next()
+//		if !ok { … }  // read the next piece below and r.Feed it, or stop: r.End() says what was found
+//		// for e := range a.Entries() …
 //	}
 //
-// Otherwise it ends at the first page that is not a page of this log in this place,
-// is damaged, or breaks the chain: that is where a log that was being written when
-// the machine stopped ends, and what lies behind was never acknowledged. In salvage
-// it goes on past such pages for as long as it is fed, for a sealed segment, whose
-// log is known to be longer. Either way only whole appends come out, in rising order
-// of their sequence numbers.
+// It passes over what is not a page of this log in this place, is damaged, or breaks the chain, and goes on for as long
+// as it is fed: behind a page that was lost there may be whole appends. Of a log that was being written when the
+// machine stopped the last one may be torn; what lies behind that was never acknowledged. Only whole appends come out,
+// in rising order of their sequence numbers. When the log has ended the caller decides: after some pages without an
+// append.
 type LogReader struct {
-	id      LogID
-	seed    uint64
-	salvage bool
+	id   LogID
+	seed uint64
 
 	chunk []byte // pages fed and not looked at yet; the next is the last
 	next  int    // log index of that page
-	done  bool
 
 	end     LogEnd
 	pending struct { // the append being put together
@@ -59,21 +46,19 @@ type LogEnd struct {
 	Pages   int    // log index after the last whole append: where the next one may go
 	Seq     uint64 // of the last whole append
 	Damaged int    // pages that were ours and broken, or of an append that was not whole
-	// Err is nil when the log ended at a page never written in this generation, or has
-	// not ended; else the first damage, of kind Damaged or Version. After a crash the
-	// last append may well be torn; in a sealed segment it means lost records.
+	// Err is nil when there was nothing but whole appends, and behind them pages never written in this generation; else
+	// the first damage, of kind Damaged or Version. After a crash the last append may well be torn; in a sealed segment
+	// it means lost records.
 	Err error
 }
 
 // NewLogReader begins at log page 0 of the log id.
-func NewLogReader(id LogID, salvage bool) *LogReader {
-	return &LogReader{id: id, seed: id.seed(), salvage: salvage}
-}
+func NewLogReader(id LogID) *LogReader { return &LogReader{id: id, seed: id.seed()} }
 
 // Feed gives the reader the pages below those fed before, as read from the device:
 // the first time the segment's last len(chunk) bytes, then those before. Invalid when
 // that is not a whole number of pages or earlier pages are still unread. The chunk is
-// lent until Next has returned ErrMore or io.EOF, and never written to.
+// lent until Next has returned false, and never written to.
 func (r *LogReader) Feed(chunk []byte) error {
 	if len(chunk)%PageSize != 0 || len(chunk) == 0 {
 		return skep.Invalidf("read log", "length in bytes", len(chunk), fmt.Sprintf("a multiple of %d", PageSize))
@@ -124,13 +109,9 @@ func nextEntry(b []byte) (Entry, int) {
 	return Entry{Kind: Kind(b[0]), Body: b[1+n : end : end]}, end
 }
 
-// Next gives the next whole append; io.EOF at the log's end, ErrMore when it needs
-// more pages to know. It never fails otherwise: what it passes over is in End.
-func (r *LogReader) Next() (Append, error) {
-	for !r.done {
-		if len(r.chunk) == 0 {
-			return Append{}, ErrMore
-		}
+// Next gives the next whole append. False: every page fed was looked at. It never fails: what it passes over is in End.
+func (r *LogReader) Next() (Append, bool) {
+	for len(r.chunk) > 0 {
 		page := r.chunk[len(r.chunk)-PageSize:]
 		r.chunk = r.chunk[:len(r.chunk)-PageSize]
 		index := r.next
@@ -143,15 +124,13 @@ func (r *LogReader) Next() (Append, error) {
 		}
 		if !ours {
 			r.drop()
-			r.done = !r.salvage
 			continue
 		}
 		if a, ok := r.add(page, index); ok {
-			return a, nil
+			return a, true
 		}
 	}
-	r.chunk = nil
-	return Append{}, io.EOF
+	return Append{}, false
 }
 
 // End says what was found so far. An append begun and not finished counts as damage
@@ -169,7 +148,6 @@ func (r *LogReader) damage(err error, pages int) {
 		r.end.Err = err
 	}
 	r.end.Damaged += pages
-	r.done = !r.salvage
 }
 
 // drop gives up the append being put together.
@@ -241,9 +219,6 @@ func (r *LogReader) add(page []byte, index int) (a Append, ok bool) {
 	body, format := page[lpBody:lpBody+int(le.Uint16(page[lpUsed:]))], le.Uint32(page[offFormat:])
 	if p.count > 0 && (seq != p.seq || ordinal != p.pages || count != p.count || format != p.format) {
 		r.drop()
-		if r.done {
-			return Append{}, false
-		}
 	}
 	if p.count == 0 {
 		// A page left from before a crash, behind one written since, has a lower number.
@@ -285,7 +260,7 @@ func (r *LogReader) finish(stream []byte) (Append, bool) {
 		return Append{}, false
 	}
 	if a.First > r.end.Pages && r.end.Err == nil {
-		// Only in salvage: pages that were not ours, and now one that is.
+		// Pages that were not ours, and now one that is.
 		r.damage(damaged("read log", "pages missing", a.First-r.end.Pages, fmt.Sprintf("none before page %d", a.First)), a.First-r.end.Pages)
 	}
 	r.end.Appends++

@@ -17,7 +17,7 @@ var wide = map[string]int{
 	"replication": 150,
 	"store":       700,
 	"tools":       1150,
-	"wire":        550,
+	"wire":        500,
 }
 
 func TestLinesOnlyGetShorter(t *testing.T) {

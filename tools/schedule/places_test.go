@@ -86,7 +86,7 @@ func TestPlacesOfTheEngine(t *testing.T) {
 	for _, p := range list {
 		in[p.File]++
 	}
-	for _, file := range []string{"store/internal/restore/around.go", "store/internal/restore/session.go", "store/put.go", "store/internal/clean/run.go", "store/close.go", "store/internal/restore/join.go",
+	for _, file := range []string{"store/internal/restore/retry.go", "store/internal/restore/session.go", "store/put.go", "store/internal/clean/run.go", "store/close.go", "store/internal/restore/join.go",
 		"store/internal/space/opening.go", "store/catalog/catalog.go", "store/memory/arena.go", "store/device/core.go", "index/lease.go"} {
 		require.NotZero(t, in[file], file)
 	}

@@ -1,4 +1,5 @@
-// Package clean makes free groups. Cleaning is eviction: nothing else drops committed blocks for space.
+// Package clean makes free groups. Cleaning is eviction: it drops committed blocks for space, and nothing else does but
+// a put where the policy has an exact order (lru, s3fifo) and a logical cap: commit.Rows.Publish trims what is over it.
 //
 // When free groups run low, the cleaner takes the sealed group whose content the index calls worth least (run.go),
 // drops what of it does not survive, writes the rest to a group of its own stream (rewrite.go), writes again what the

@@ -8,17 +8,19 @@
 //	Reading   what a drive did up to now, as its counters, its file and its probe say
 //	Look      takes one reading of every drive into account, at one moment
 //	Rules     the numbers that drives are judged by
+//	Standing  how a drive stands, for all who use it: what was found last, and what they count
 //	Streak    writes in a row that failed, for who cannot wait for the next look
 //
-// The monitor of package store takes the readings several times a second, asks each Judge
-// afterwards, and does what follows: it fences, reads around, probes, lets back in.
+// Package monitor (store/internal/monitor) takes the readings several times a second, asks each Judge afterwards, and
+// does what follows: it has the store fence, read around, and let back in, and it probes.
 //
 // # States
 //
 //	Healthy   read and written
 //	Slow      read elsewhere where there is another copy
-//	Fenced    besides, in no new group: writes or flushes fail, read-only, slow for long
-//	Dead      besides, not read at all: gone, or it does not answer
+//	Fenced    besides, in no new group: reads, writes or flushes fail, it gives wrong bytes, is read-only or slow for
+//	          long, or its file was removed or moved
+//	Dead      besides, not read at all: gone, it does not answer, or its writes do not end
 //
 // A drive gets worse at once and better step by step: transitions says from which state it may
 // come into which, and there is no other way. A drive that is Fenced or Dead is let back in by

@@ -13,7 +13,7 @@ type Rules struct {
 	Ticks      int           // in a row make it slow, or well again
 	Samples    int           // reads a tick needs to be counted
 	Tolerate   time.Duration // slow for longer than this: fenced
-	Errors     int           // failures in a row that fence it
+	Errors     int           // failures in a row that fence it: of reads, of writes, or of flushes
 	Wrong      int           // wrong reads beyond the right ones that fence it
 	Probes     int           // good probes in a row that let it back in; twice as many each time it fell
 	ProbeEvery time.Duration
@@ -35,7 +35,7 @@ var DefaultRules = Rules{
 	Ticks:      3,
 	Samples:    4,
 	Tolerate:   3 * time.Second,
-	Errors:     3,
+	Errors:     FailuresInARow,
 	Wrong:      8,
 	Probes:     3,
 	ProbeEvery: 250 * time.Millisecond,

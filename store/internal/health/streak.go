@@ -6,7 +6,8 @@ import "sync/atomic"
 // cannot wait for the next look. Its methods may be called at the same time.
 type Streak struct{ n atomic.Int32 }
 
-// FailuresInARow is how many writes in a row may fail before a drive gets no new groups.
+// FailuresInARow is how many failures in a row fence a drive: writes, as a Streak counts them one by one, and reads,
+// writes or flushes, each for itself, as a Judge counts them from look to look (Rules.Errors).
 const FailuresInARow = 3
 
 // Note takes a result into account. True: this one was one too many.

@@ -30,7 +30,6 @@ type (
 	Tasks           struct{}
 	Space           struct{}
 	Names           struct{}
-	Numbers         struct{}
 	MemoryCache     struct{}
 	MemoryHandle    struct{}
 	MemoryArena     struct{}
@@ -58,6 +57,7 @@ type (
 	Leases          struct{}
 	LogRing         struct{}
 	Marks           struct{}
+	Numbers         struct{}
 	OpenBytes       struct{}
 	OwedRows        struct{}
 	Pendings        struct{}

@@ -102,7 +102,7 @@ func (p *Opening) Find(ctx context.Context) (root catalog.StoreState, err error)
 	if fresh {
 		p.making = true
 		var rebuilt bool
-		if rebuilt, err = p.resume(ctx); rebuilt {
+		if rebuilt, err = p.rebuildIfLost(ctx); rebuilt {
 			p.making, fresh = false, false
 			root, err = p.Catalog.Store(ctx)
 		} else if err == nil && p.MustExist {

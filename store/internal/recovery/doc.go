@@ -10,5 +10,7 @@
 //	Verify       reads the blocks of those rows, and drops those whose bytes did not arrive
 //	Agree        has the devices told what only the catalog knows (package devlog)
 //
-// In this order. A catalog that is gone, damaged or behind is made anew by package rebuild.
+// In this order. An open believes the rows of the catalog: it verifies those in doubt against the bytes on the drives,
+// and reads no records from logs. Behind looks into the logs of groups that were open, and of segments that should be
+// free, for how new the devices are. A catalog that is gone, damaged or behind is made anew by package rebuild.
 package recovery

@@ -96,7 +96,7 @@ type Drive interface {
 	Queue() *Queue                 // of its reads, always the same
 	Number() int                   // among the store's drives, from 0
 	Submit(ops []*device.Op) error // as device.Device's
-	ReadCost() int                 // less is better, segio.NoPlace and above never
+	ReadRank() int                 // less is better, segio.NoPlace and above never
 	GaveWrong()                    // counts a read that brought wrong bytes
 }
 

@@ -128,7 +128,7 @@ func (v *Verifier) Block(ctx context.Context, g *space.Group, b *Block, mend boo
 			v.buf = device.AlignedBuffer(n)
 		}
 		only := s.Space.WholePolicy(g)
-		only.Only, only.Cost = 1<<i, nil // of whatever drive: every copy is to be right
+		only.Only, only.Rank = 1<<i, nil // of whatever drive: every copy is to be right
 		got, err := segio.ReadBlock(ctx, g, ns.Info.Shape, rec, v.buf[:n], only)
 		v.read += int64(n)
 		if segio.Lent(v.buf, got, err) {

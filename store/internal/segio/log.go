@@ -2,7 +2,6 @@ package segio
 
 import (
 	"context"
-	"errors"
 	"time"
 
 	"github.com/skepkv/skep"
@@ -34,18 +33,17 @@ type Log struct {
 // ScanLog visits the whole appends in a log, in order. buf is a LogBuffer; nothing of an append may
 // be kept. After an error of kind Deadline a drive may still write to buf.
 func ScanLog(ctx context.Context, l Log, buf []byte, timeout time.Duration, visit func(a *segment.Append) error) (segment.LogEnd, error) {
-	r := segment.NewLogReader(l.ID, true)
+	r := segment.NewLogReader(l.ID)
 	bottom, n := l.Drive.SegmentBytes, int64(logPiece)
 	for {
-		a, err := r.Next()
-		if err == nil {
+		if a, ok := r.Next(); ok {
 			if err := visit(&a); err != nil {
 				return r.End(), err
 			}
 			continue
 		}
 		ended := !r.Midway() && r.Looked() > 0 && r.Looked()-r.End().Pages >= logBeyond
-		if !errors.Is(err, segment.ErrMore) || ended || bottom <= layout.PageSize {
+		if ended || bottom <= layout.PageSize {
 			return r.End(), nil
 		}
 		n = min(n, bottom-layout.PageSize)

@@ -22,9 +22,9 @@ type Group interface {
 type Policy struct {
 	// Only, where it is not 0, is a bit for each copy that may be read.
 	Only uint8
-	// Cost is what it costs to read from a segment of the group, least first; NoPlace and above: it is
-	// not read. Nil: all cost the same, and the first copy comes first.
-	Cost func(segment int) int
+	// Rank is how good it is to read from a segment of the group: least first; NoPlace and above: it is
+	// not read. Nil: all are alike, and the first copy comes first.
+	Rank func(segment int) int
 	// Timeout is how long drives have to answer. What one does not is read from another copy, into
 	// other memory.
 	Timeout time.Duration
@@ -102,13 +102,13 @@ func (r *blockRead) read(ctx context.Context) (err error) {
 		}
 		segments := r.units[i].Segments
 		bad := func(c int) bool { return r.tried[i]&(1<<c) != 0 }
-		cost := func(c int) int {
-			if r.policy.Cost == nil {
+		rank := func(c int) int {
+			if r.policy.Rank == nil {
 				return 0
 			}
-			return r.policy.Cost(segments[c])
+			return r.policy.Rank(segments[c])
 		}
-		if r.from[i], err = Best(len(segments), bad, cost); err != nil {
+		if r.from[i], err = Best(len(segments), bad, rank); err != nil {
 			r.from[i] = -1
 			return err
 		}

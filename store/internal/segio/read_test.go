@@ -116,7 +116,7 @@ func TestBest(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
 		bad  []bool
-		cost []int
+		rank []int
 		want int
 		err  error
 	}{
@@ -127,7 +127,7 @@ func TestBest(t *testing.T) {
 		{[]bool{false, false}, []int{NoPlace, NoPlace}, 0, ErrNoDrive},
 		{[]bool{true, false}, []int{0, NoPlace}, 0, ErrNoDrive},
 	} {
-		got, err := Best(len(tt.bad), func(c int) bool { return tt.bad[c] }, func(c int) int { return tt.cost[c] })
+		got, err := Best(len(tt.bad), func(c int) bool { return tt.bad[c] }, func(c int) int { return tt.rank[c] })
 		require.Equal(t, tt.err, err)
 		require.Equal(t, tt.want, got)
 	}
@@ -178,16 +178,17 @@ func TestReadBlock(t *testing.T) {
 		spares []int // drives that are not read
 	}{
 		{name: "all is well"},
-		{name: "a dear drive", policy: Policy{Cost: func(i int) int { return []int{0, 5, 0, 0}[i] }}, spares: []int{1}},
-		{name: "a drive of no use", policy: Policy{Cost: func(i int) int { return []int{0, NoPlace, 0, 0}[i] }}, spares: []int{1}},
-		{name: "drives of no use", policy: Policy{Cost: func(i int) int { return NoPlace }}, kind: skep.DeviceFailed, spares: []int{0, 1, 2, 3}},
+		{name: "a drive of higher rank", spares: []int{1},
+			policy: Policy{Rank: func(i int) int { return []int{0, 5, 0, 0}[i] }}},
+		{name: "a drive of no use", policy: Policy{Rank: func(i int) int { return []int{0, NoPlace, 0, 0}[i] }}, spares: []int{1}},
+		{name: "drives of no use", policy: Policy{Rank: func(i int) int { return NoPlace }}, kind: skep.DeviceFailed, spares: []int{0, 1, 2, 3}},
 		{name: "wrong bytes", faults: map[int]device.Rule{0: flip}, wrong: []int{0}},
 		{name: "a failure", faults: map[int]device.Rule{1: fail}},
 		{name: "silence", faults: map[int]device.Rule{1: hold}, silent: []int{1}},
 		{name: "wrong bytes in every copy of a unit", faults: map[int]device.Rule{0: flip, 2: flip}, kind: skep.Damaged, wrong: []int{0, 2}},
 		{name: "wrong bytes, and the other copy cannot be read", faults: map[int]device.Rule{0: flip, 2: fail}, kind: skep.DeviceFailed, wrong: []int{0}},
 		{name: "the other copy wrong", faults: map[int]device.Rule{0: fail, 2: flip}, kind: skep.DeviceFailed, wrong: []int{2}},
-		{name: "wrong bytes, and the other copy's drive is away", faults: map[int]device.Rule{0: flip}, policy: Policy{Cost: func(i int) int { return []int{0, 0, NoPlace, 0}[i] }}, kind: skep.DeviceFailed, wrong: []int{0}, spares: []int{2}},
+		{name: "wrong bytes, and the other copy's drive is away", faults: map[int]device.Rule{0: flip}, policy: Policy{Rank: func(i int) int { return []int{0, 0, NoPlace, 0}[i] }}, kind: skep.DeviceFailed, wrong: []int{0}, spares: []int{2}},
 		{name: "no copy of a unit", faults: map[int]device.Rule{0: fail, 2: fail}, kind: skep.DeviceFailed},
 		{name: "one copy only, which is right", faults: map[int]device.Rule{}, policy: Policy{Only: 1 << 1}},
 		{name: "one copy only, wrong", faults: map[int]device.Rule{3: flip}, policy: Policy{Only: 1 << 0}, kind: skep.Damaged, wrong: []int{3}},

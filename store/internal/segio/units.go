@@ -60,7 +60,7 @@ func (list Units) Survive(alive func(segment int) bool) (readable, whole bool) {
 	return readable, whole
 }
 
-// NoPlace is the cost of reading where it is no use to.
+// NoPlace is the rank of what it is no use to read.
 const NoPlace = 1 << 20
 
 var (
@@ -71,15 +71,15 @@ var (
 )
 
 // Best chooses one of n copies of the same bytes: of those that were not bad before, the first that
-// costs least. ErrNoCopy: all were bad. ErrNoDrive: it is no use to read any of the others.
-func Best(n int, bad func(c int) bool, cost func(c int) int) (int, error) {
+// is least in rank. ErrNoCopy: all were bad. ErrNoDrive: it is no use to read any of the others.
+func Best(n int, bad func(c int) bool, rank func(c int) int) (int, error) {
 	best, least, left := 0, NoPlace, 0
 	for c := range n {
 		if bad(c) {
 			continue
 		}
 		left++
-		if k := cost(c); k < least {
+		if k := rank(c); k < least {
 			best, least = c, k
 		}
 	}

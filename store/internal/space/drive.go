@@ -119,7 +119,7 @@ func (d *Drive) Submit(ops []*device.Op) error { return d.Dev.Submit(ops) }
 func (d *Drive) GaveWrong() { d.Standing.Wrong.Add(1) }
 
 // ReadCost is what it costs to read from d: less is better, segio.NoPlace and above never.
-func (d *Drive) ReadCost() int {
+func (d *Drive) ReadRank() int {
 	if c := d.Condition(); c < health.Dead {
 		return int(c)
 	}

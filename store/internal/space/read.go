@@ -15,7 +15,7 @@ import (
 func (t *Table) WholePolicy(g *Group) segio.Policy {
 	return segio.Policy{
 		Timeout: t.Timeout,
-		Cost:    func(i int) int { return g.Drives[i].ReadCost() },
+		Rank:    func(i int) int { return g.Drives[i].ReadRank() },
 		Wrong:   func(i int) { g.Drives[i].GaveWrong() },
 	}
 }
@@ -26,15 +26,15 @@ func (t *Table) ReadVerified(ctx context.Context, g *Group, shape skep.Shape, re
 	return segio.ReadBlock(ctx, g, shape, rec, buf, t.WholePolicy(g))
 }
 
-// ReadOpening is readVerified for an open, which asks no drive again that did not answer once.
+// ReadOpening is ReadVerified for an open, which asks no drive again that did not answer once.
 func (t *Table) ReadOpening(ctx context.Context, g *Group, shape skep.Shape, rec *segment.Record,
 	buf []byte) (got []byte, err error) {
 	p := t.WholePolicy(g)
-	p.Cost = func(i int) int {
+	p.Rank = func(i int) int {
 		if g.Drives[i].silent.Load() {
 			return segio.NoPlace
 		}
-		return g.Drives[i].ReadCost()
+		return g.Drives[i].ReadRank()
 	}
 	p.Silent = func(i int) {
 		if d := g.Drives[i]; !d.silent.Swap(true) {
@@ -82,7 +82,7 @@ func (t *Table) ScanGroupLogs(ctx context.Context, g *Group, visit func(a *segme
 	return nil
 }
 
-// ScanWholeGroup is scanGroupLogs for what may stand on one drive only. No log is overlooked but those of drives
+// ScanWholeGroup is ScanGroupLogs for what may stand on one drive only. No log is overlooked but those of drives
 // that were taken out of the store: another drive may be back one day, with what it has.
 func (t *Table) ScanWholeGroup(ctx context.Context, g *Group, visit func(a *segment.Append,
 	e segment.Entry) error) error {

@@ -1,0 +1,97 @@
+package restore
+
+import (
+	"slices"
+
+	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/layout"
+	"github.com/skepkv/skep/store/internal/segio"
+	"github.com/skepkv/skep/store/memory"
+)
+
+// What is done when a read failed or brought wrong bytes: the chunk is read again, from other copies.
+
+// again has another attempt after err under way, or about to be. False: there is none, and the chunk ends with err.
+func (ch *chunk) again(err error) bool {
+	kind := skep.KindOf(err)
+	if len(ch.at.Copies) == 0 {
+		return false
+	}
+	if ch.trouble == nil {
+		ch.trouble = &troubles{}
+	}
+	before := len(ch.trouble.shun) + len(ch.trouble.bad)
+	switch kind {
+	case skep.Damaged:
+		known := len(ch.trouble.bad)
+		ch.noteWrong()
+		ch.gaveWrong(known, len(ch.trouble.bad))
+	case skep.DeviceFailed:
+		for _, r := range ch.reads {
+			// One that was left behind is its drive's still, error and all.
+			if r.state.is() == readDone && r.op.Err != nil && !slices.Contains(ch.trouble.shun, r.drive) {
+				ch.trouble.shun = append(ch.trouble.shun, r.drive)
+			}
+		}
+	}
+	if len(ch.trouble.shun)+len(ch.trouble.bad) == before { // nothing learnt: no second try would differ
+		return ch.anew(err, err)
+	}
+	ch.unread()
+	ch.patient = false
+	next := ch.prepare()
+	if next == memory.ErrScarce {
+		go ch.againLater(err) // not on this worker: chunks that hold memory may wait for it
+		return true
+	}
+	return ch.anew(err, next)
+}
+
+// againLater waits for the memory that another attempt after err needs.
+func (ch *chunk) againLater(err error) {
+	rs := ch.ses.rs
+	next := rs.Scarce.Wait(ch.ses.ctx, rs.OpTimeout, func() error {
+		ch.patient = true
+		return ch.prepare()
+	})
+	if !ch.anew(err, next) {
+		ch.abandon(err)
+	}
+}
+
+// anew tells of the attempt that ended with err, and has the next one, that was prepared with error next, begin. False:
+// there is none.
+func (ch *chunk) anew(err, next error) bool {
+	ch.ses.rs.Source.Failed(&ch.chain.Asked, ch.at, err, next == segio.ErrNoCopy)
+	if next != nil {
+		return false
+	}
+	for _, r := range ch.reads { // the list as it is now: the first to be added may bring about more
+		queue(r.drive, r)
+	}
+	return true
+}
+
+// unread forgets an attempt that failed.
+func (ch *chunk) unread() {
+	for _, b := range ch.temp {
+		if b != nil {
+			b.Release()
+		}
+	}
+	ch.temp = nil
+	ch.failed.Store(nil)
+}
+
+// noteWrong finds every granule that is wrong, and the copies its bytes came from.
+func (ch *chunk) noteWrong() {
+	for _, span := range ch.at.Sums.Wrong(ch.spans, pieces(ch.pieces)) {
+		for i := range ch.pieces {
+			p := &ch.pieces[i]
+			from, to := max(span.Off, p.off), min(span.End(), p.off+int64(len(p.mem)))
+			if from < to {
+				ch.trouble.bad = append(ch.trouble.bad, bad{int(p.copy), layout.Span{Off: from, Len: to - from}})
+			}
+		}
+	}
+}
