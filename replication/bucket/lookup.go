@@ -97,6 +97,9 @@ func (s *Store) past(sp *space, keys []skep.Key, x here, cost *skep.RecomputeCos
 	if x.blocks >= len(keys) || x.tokens != x.blocks*unit || s.why.Load() != nil {
 		return out
 	}
+	if t, ok := skep.As[taker](s.Store); ok && !t.Takes(sp.spec.Tenant) {
+		return out
+	}
 	run := sp.run(keys, x.blocks)
 	if len(run) == 0 {
 		return out

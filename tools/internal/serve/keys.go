@@ -75,7 +75,11 @@ func (s *server) replaceKeys(next *Config) {
 	}
 	keys, wrong := next.encryptionKeys(os.LookupEnv)
 	if len(wrong) == 0 {
-		if err := st.SetEncryptionKeys(keys); err != nil {
+		set := func() error { return st.SetEncryptionKeys(keys) }
+		if s.gate != nil {
+			set = func() error { return s.gate.Replace(keyed(keys), func() error { return st.SetEncryptionKeys(keys) }) }
+		}
+		if err := set(); err != nil {
 			wrong = append(wrong, err)
 		}
 	}
