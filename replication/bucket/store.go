@@ -127,6 +127,11 @@ type blockLister interface {
 // it could not be put.
 type taker interface{ Takes(tenant string) bool }
 
+func (s *Store) takes(sp *space) bool {
+	t, ok := skep.As[taker](s.Store)
+	return !ok || t.Takes(sp.spec.Tenant)
+}
+
 // Store is a node's Store with object storage behind it. What is deleted is deleted through this Store.
 type Store struct {
 	skep.Store

@@ -1,6 +1,7 @@
 package sealed
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
 	"maps"
@@ -147,8 +148,9 @@ func (g *Gate) refuses(ctx context.Context, op string, id skep.NamespaceID) erro
 		return nil
 	}
 	info, err := g.Store.FindNamespace(ctx, id)
-	if skep.KindOf(err) == skep.NotFound {
-		return nil // as the Store says
+	switch skep.KindOf(err) {
+	case skep.NotFound, skep.Closed:
+		return nil // the Store says so itself
 	}
 	if err != nil {
 		return err
@@ -181,11 +183,8 @@ func (g *Gate) Put(ctx context.Context, r *skep.PutRequest) ([]skep.PutResult, e
 	if err == nil {
 		return g.Store.Put(ctx, r)
 	}
-	if bad := r.Validate(); bad != nil {
-		return nil, bad
-	}
-	if epoch.By(ctx) == 0 {
-		return nil, err
+	if bad := r.Validate(); bad != nil || epoch.By(ctx) == 0 {
+		return nil, cmp.Or(bad, err)
 	}
 	out := make([]skep.PutResult, len(r.Blocks))
 	for i := range out {
@@ -213,7 +212,7 @@ func (g *Gate) Want(ctx context.Context, r *skep.WantRequest) ([]skep.Want, erro
 // Begin implements skep.Putter.
 func (g *Gate) Begin(ctx context.Context, r *skep.BeginRequest) (skep.BlockWriter, error) {
 	if err := g.refuses(ctx, "begin", r.Namespace); err != nil {
-		return nil, err
+		return nil, cmp.Or(r.Validate(), err)
 	}
 	return g.Store.Begin(ctx, r)
 }
@@ -221,7 +220,7 @@ func (g *Gate) Begin(ctx context.Context, r *skep.BeginRequest) (skep.BlockWrite
 // PutSidecar implements skep.Store.
 func (g *Gate) PutSidecar(ctx context.Context, sc skep.Scope, key skep.Key, pieces []skep.SidecarPiece) error {
 	if err := g.refuses(ctx, "put sidecar", sc.Namespace); err != nil {
-		return err
+		return cmp.Or(skep.ValidateSidecar(pieces), err)
 	}
 	return g.Store.PutSidecar(ctx, sc, key, pieces)
 }
