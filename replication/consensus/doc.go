@@ -3,7 +3,7 @@
 // the same maps with the same epochs.
 //
 // `skep serve` has a Member where its store's directory is a node's (tools/internal/member). Namespaces can be agreed on
-// here, and no server does so yet.
+// here; servers note so which tenants are encrypted (clustermap.Sealing), and nothing else yet.
 //
 //	Registry, Member   the map, changes that are proposed, callbacks
 //	Status             who leads, who is behind

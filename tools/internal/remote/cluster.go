@@ -219,7 +219,7 @@ no node has a key of it any more.`,
 	cmd = newCommand(a, cmd, func(ctx context.Context, r *remote, args []string) error {
 		var changed member.Changed
 		err := r.ask(ctx, "cluster set", &c, &changed)
-		if skep.KindOf(err) == skep.NotFound {
+		if skep.KindOf(err) == skep.NotFound && c.Unencrypted == "" {
 			err = command.WithNext(err, "skep cluster status names the nodes there are")
 		}
 		if err != nil {

@@ -16,3 +16,14 @@ func TestFiguresThatAreNotKnown(t *testing.T) {
 	clusterText(&out, &consensus.Status{Nodes: []consensus.NodeStatus{{ID: 1, Name: "a", Reached: true}}})
 	require.Contains(t, out.String(), "not known")
 }
+
+// Status names a node that lacks a tenant's key, and what to do.
+func TestANodeThatLacksAKey(t *testing.T) {
+	t.Parallel()
+	var out bytes.Buffer
+	clusterText(&out, &consensus.Status{Encrypted: []string{"prod"}, Nodes: []consensus.NodeStatus{
+		{ID: 1, Name: "a", Reached: true}, {ID: 2, Name: "b", Reached: true, LacksKeys: []string{"prod"}}}})
+	require.Regexp(t, `encrypted tenants +prod`, out.String())
+	require.Contains(t, out.String(), "node b has no encryption key of prod")
+	require.NotContains(t, out.String(), "node a has no")
+}

@@ -76,10 +76,13 @@ func (s *server) replaceKeys(next *Config) {
 	keys, wrong := next.encryptionKeys(os.LookupEnv)
 	if len(wrong) == 0 {
 		set := func() error { return st.SetEncryptionKeys(keys) }
+		var err error
 		if s.gate != nil {
-			set = func() error { return s.gate.Replace(keyed(keys), func() error { return st.SetEncryptionKeys(keys) }) }
+			err = s.gate.Replace(keyed(keys), set)
+		} else {
+			err = set()
 		}
-		if err := set(); err != nil {
+		if err != nil {
 			wrong = append(wrong, err)
 		}
 	}
