@@ -2,16 +2,18 @@ package sealed
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/replication/clustermap"
 )
 
-// The map is looked at every lookEvery, and every againEvery while something waits.
+// The map is looked at every lookEvery, and sooner while something waits, after againEvery and then each time twice
+// that.
 const (
 	lookEvery       = 500 * time.Millisecond
-	againEvery      = 50 * time.Millisecond
+	againEvery      = 30 * time.Millisecond
 	proposePatience = 10 * time.Second
 )
 
@@ -19,18 +21,22 @@ const (
 func (g *Gate) Agree(ctx context.Context) {
 	wait := time.NewTimer(0)
 	defer wait.Stop()
+	again := againEvery
 	for {
 		select {
 		case <-wait.C:
 		case <-g.wake:
+			again = againEvery
 		case <-ctx.Done():
 			return
 		}
-		every := lookEvery
-		if !g.look(ctx) {
-			every = againEvery
+		if g.look(ctx) {
+			again = againEvery
+			wait.Reset(lookEvery)
+			continue
 		}
-		wait.Reset(every)
+		wait.Reset(again)
+		again = min(2*again, lookEvery)
 	}
 }
 
@@ -53,7 +59,7 @@ func (g *Gate) look(ctx context.Context) (done bool) {
 	for _, t := range g.waiting(f) {
 		if err := g.step(ctx, j, t); err != nil {
 			done = false
-			g.say(t, err.Error(), func() {
+			g.say(t, kindOf(err), func() {
 				g.log.Warn("blocks of a tenant are not taken yet: it is not agreed on that they are encrypted", "tenant", t, "error", err)
 			})
 			continue
@@ -67,8 +73,12 @@ func (g *Gate) look(ctx context.Context) (done bool) {
 func (g *Gate) step(ctx context.Context, j *joined, tenant string) error {
 	ctx, cancel := context.WithTimeout(ctx, proposePatience)
 	defer cancel()
-	if g.now().is[tenant] == clustermap.Plain {
-		if _, err := j.Propose(ctx, clustermap.Seal(tenant, clustermap.Begins)); err != nil {
+	if f := g.now(); f.is[tenant] == clustermap.Plain {
+		c := clustermap.Seal(tenant, clustermap.Begins)
+		if _, err := f.by.Apply(c); err != nil { // what is refused is not written down by most voters first
+			return err
+		}
+		if _, err := j.Propose(ctx, c); err != nil {
 			return err
 		}
 	}
@@ -77,11 +87,20 @@ func (g *Gate) step(ctx context.Context, j *joined, tenant string) error {
 		return &skep.Error{Op: "agree", Kind: skep.Conflict, Field: "encryption of tenant " + tenant, Value: "ended meanwhile"}
 	}
 	if n := j.Unheard(ctx, f.by.Epoch); n != nil {
-		return &skep.Error{Op: "agree", Kind: skep.Unavailable, Field: "node", Value: n.Name,
-			Limit: "one that answers, or is set down: it might take them in the clear"}
+		return &skep.Error{Op: "agree", Kind: skep.Unavailable, Field: "node " + n.Name, Value: "not known to have heard of it",
+			Limit: "reached, or set down: it might take them in the clear"}
 	}
 	_, err := j.Propose(ctx, clustermap.Seal(tenant, clustermap.Sealed))
 	return err
+}
+
+// kindOf tells errors apart that are worth telling of.
+func kindOf(err error) string {
+	var e *skep.Error
+	if errors.As(err, &e) {
+		return e.Kind.Error() + ": " + e.Field
+	}
+	return err.Error()
 }
 
 // say tells something of a tenant, unless it was told last.

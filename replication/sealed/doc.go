@@ -34,6 +34,7 @@
 // # What it lacks
 //
 // A node of a version before this one agrees on what is noted, and keeps it, but declines nothing: it goes on to take
-// blocks in the clear without a key. A node whose map is a file agrees with nobody, and is not behind a Gate. A map has
-// room for clustermap.MaxNamespaces such notes, two a tenant.
+// blocks in the clear without a key. So does one that was removed while it ran, for who reaches it. A node whose map is
+// a file agrees with nobody, and is not behind a Gate. A map has room for clustermap.MaxNamespaces such notes, two a
+// tenant.
 package sealed

@@ -3,6 +3,7 @@ package sealed
 import (
 	"cmp"
 	"context"
+	"errors"
 	"log/slog"
 	"maps"
 	"slices"
@@ -158,6 +159,21 @@ func (g *Gate) refuses(ctx context.Context, op string, id skep.NamespaceID) erro
 	return refusal(op, info.Tenant, f, k)
 }
 
+// writer is a block that was begun by a node without a key: it is not encrypted.
+type writer struct {
+	skep.BlockWriter
+	g      *Gate
+	tenant string
+}
+
+// Commit implements skep.BlockWriter. What is agreed on since it was begun counts.
+func (w *writer) Commit(ctx context.Context, ack skep.Ack) (skep.PutResult, error) {
+	if no := refusal("commit", w.tenant, w.g.now(), &keys{}); no != nil {
+		return skep.PutResult{Outcome: skep.Declined, Reason: skep.KindOf(no)}, w.Abort(ctx)
+	}
+	return w.BlockWriter.Commit(ctx, ack)
+}
+
 // Takes says whether blocks of a tenant are taken now.
 func (g *Gate) Takes(tenant string) bool {
 	return refusal("put", tenant, g.now(), g.keys.Load()) == nil
@@ -214,7 +230,19 @@ func (g *Gate) Begin(ctx context.Context, r *skep.BeginRequest) (skep.BlockWrite
 	if err := g.refuses(ctx, "begin", r.Namespace); err != nil {
 		return nil, cmp.Or(r.Validate(), err)
 	}
-	return g.Store.Begin(ctx, r)
+	k := g.keys.Load() // from before the Store looks whether it has one
+	w, err := g.Store.Begin(ctx, r)
+	if err != nil {
+		return nil, err
+	}
+	info, err := g.Store.FindNamespace(ctx, r.Namespace)
+	switch {
+	case err != nil:
+		return nil, errors.Join(err, w.Abort(context.WithoutCancel(ctx)))
+	case has(k.of, info.Tenant):
+		return w, nil
+	}
+	return &writer{w, g, info.Tenant}, nil
 }
 
 // PutSidecar implements skep.Store.

@@ -130,7 +130,7 @@ func TestNobodyEncryptsBeforeAllHaveHeard(t *testing.T) {
 		require.ErrorIs(t, put(t, a, "prod", "1"), skep.Unavailable, "nothing is agreed on")
 		require.False(t, a.look(t.Context()))
 		require.False(t, a.look(t.Context()))
-		require.Equal(t, 1, strings.Count(log.String(), "node is c"), "it is said once: %s", log)
+		require.Equal(t, 1, strings.Count(log.String(), "node c is"), "it is said once: %s", log)
 		require.NoError(t, put(t, away, "prod", "2"), "it cannot know")
 		require.ErrorIs(t, put(t, a, "prod", "2"), skep.Unavailable)
 		require.False(t, a.Settled())
@@ -235,6 +235,38 @@ func TestWhatIsRefused(t *testing.T) {
 	require.Equal(t, 1, found.Blocks)
 	_, err = b.Put(t.Context(), &skep.PutRequest{Scope: skep.Scope{Namespace: 99}})
 	require.ErrorIs(t, err, skep.NotFound)
+}
+
+// A block that was begun in the clear is not committed where its tenant is encrypted by then.
+func TestABlockBegunInTheClear(t *testing.T) {
+	t.Parallel()
+	c := newCouncil(t, "a", "b")
+	a, _ := c.node(t, "a")
+	b, _ := c.node(t, "b")
+	begin := func(g *Gate, key string) skep.BlockWriter {
+		ns, err := skep.OpenNamespace(t.Context(), g, spec)
+		require.NoError(t, err)
+		w, err := g.Begin(t.Context(), &skep.BeginRequest{Scope: ns.Scope(), Key: skep.KeyOf([]byte(key)),
+			Manifest: skep.Manifest{{Name: skep.PartKV, Size: 1}}})
+		require.NoError(t, err)
+		require.NoError(t, w.Write(t.Context(), skep.PartKV, 0, []byte("x")))
+		return w
+	}
+	early := begin(b, "1")
+	r, err := begin(b, "2").Commit(t.Context(), skep.AckCommitted)
+	require.NoError(t, err)
+	require.Equal(t, skep.Committed, r.Outcome)
+	late := begin(a, "3")
+	require.NoError(t, a.Replace([]string{"prod"}, func() error { return nil }))
+	require.True(t, a.look(t.Context()))
+	for _, w := range []skep.BlockWriter{early, late} {
+		r, err := w.Commit(t.Context(), skep.AckCommitted)
+		require.NoError(t, err)
+		require.Equal(t, skep.PutResult{Outcome: skep.Declined, Reason: skep.Denied}, r)
+	}
+	r, err = begin(a, "4").Commit(t.Context(), skep.AckCommitted)
+	require.NoError(t, err)
+	require.Equal(t, skep.Committed, r.Outcome)
 }
 
 // While keys are replaced nothing is taken of a tenant that is to have its first one. Where they are not replaced all is
