@@ -79,7 +79,8 @@ func TestWhoHasNotHeard(t *testing.T) {
 		require.Empty(t, unheard(epoch))
 		require.NotEmpty(t, unheard(epoch+1), "nobody has that")
 		w.cut(away)
-		epoch, err = m.Propose(t.Context(), &clustermap.Command{Do: clustermap.SetState, Name: nodeOf(away).Name, State: clustermap.Down})
+		epoch, err = m.Propose(t.Context(), &clustermap.Command{Do: clustermap.SetState, Name: nodeOf(away).Name,
+			State: clustermap.Down})
 		require.NoError(t, err)
 		eventually(t, "the other one has heard", func() bool { return unheard(epoch) == "" })
 		w.heal(away)

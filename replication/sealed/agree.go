@@ -60,7 +60,8 @@ func (g *Gate) look(ctx context.Context) (done bool) {
 		if err := g.step(ctx, j, t); err != nil {
 			done = false
 			g.say(t, kindOf(err), func() {
-				g.log.Warn("blocks of a tenant are not taken yet: it is not agreed on that they are encrypted", "tenant", t, "error", err)
+				g.log.Warn("blocks of a tenant are not taken yet: it is not agreed on that they are encrypted",
+					"tenant", t, "error", err)
 			})
 			continue
 		}
@@ -84,10 +85,12 @@ func (g *Gate) step(ctx context.Context, j *joined, tenant string) error {
 	}
 	f := g.now()
 	if f.is[tenant] == clustermap.Plain {
-		return &skep.Error{Op: "agree", Kind: skep.Conflict, Field: "encryption of tenant " + tenant, Value: "ended meanwhile"}
+		return &skep.Error{Op: "agree", Kind: skep.Conflict, Field: "encryption of tenant " + tenant,
+			Value: "ended meanwhile"}
 	}
 	if n := j.Unheard(ctx, f.by.Epoch); n != nil {
-		return &skep.Error{Op: "agree", Kind: skep.Unavailable, Field: "node " + n.Name, Value: "not known to have heard of it",
+		return &skep.Error{Op: "agree", Kind: skep.Unavailable, Field: "node " + n.Name,
+			Value: "not known to have heard of it",
 			Limit: "reached, or set down: it might take them in the clear"}
 	}
 	_, err := j.Propose(ctx, clustermap.Seal(tenant, clustermap.Sealed))

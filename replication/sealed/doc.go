@@ -3,9 +3,9 @@
 //
 // # How a node knows
 //
-// That a tenant's blocks are encrypted is in the map that the nodes agree on (clustermap.Sealing). Every node that has a
-// key for the tenant sees to it that it is there, and nothing takes it out but an operator's word. EveryTenant stands
-// for the key of those that have none of their own. It comes in two steps:
+// That a tenant's blocks are encrypted is in the map that the nodes agree on (clustermap.Sealing). Every node that has
+// a key for the tenant sees to it that it is there, and nothing takes it out but an operator's word. EveryTenant
+// stands for the key of those that have none of their own. It comes in two steps:
 //
 //	Begins    proposed by the first node that has a key. From here on a node without one takes none of the
 //	          tenant's blocks: Denied

@@ -186,8 +186,8 @@ func refusal(op, tenant string, f *facts, k *keys) error {
 		return &skep.Error{Op: op, Kind: skep.Unavailable, Field: "encryption of tenant " + tenant, Value: "about to begin",
 			Limit: "known to every node that is not down: skep cluster status says which does not answer"}
 	case !keyed && is != clustermap.Plain:
-		return &skep.Error{Op: op, Kind: skep.Denied, Field: "encryption key of tenant " + tenant, Value: "not given to this node",
-			Limit: "here, too, since other nodes of the cluster encrypt its blocks: name the file with it " +
+		return &skep.Error{Op: op, Kind: skep.Denied, Field: "encryption key of tenant " + tenant,
+			Value: "not given to this node", Limit: "here, too, since other nodes of the cluster encrypt its blocks: name the file with it " +
 				"(encryption_key_file) in this node's settings"}
 	}
 	return nil

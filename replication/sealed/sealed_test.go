@@ -104,7 +104,8 @@ func (c *council) node(t *testing.T, name string, keys ...string) (*Gate, *bytes
 	return g, &log
 }
 
-var spec = skep.NamespaceSpec{Tenant: "prod", Name: "n", Chained: true, Shape: skep.Shape{Kind: skep.Opaque, BlockTokens: 4}}
+var spec = skep.NamespaceSpec{Tenant: "prod", Name: "n", Chained: true,
+	Shape: skep.Shape{Kind: skep.Opaque, BlockTokens: 4}}
 
 // put puts a block of a tenant, and gives why it is not taken.
 func put(t *testing.T, g *Gate, tenant, key string) error {
@@ -117,8 +118,8 @@ func put(t *testing.T, g *Gate, tenant, key string) error {
 	return err
 }
 
-// A node that is cut off, and knows of nothing, takes blocks in the clear: so a node with a key takes none before it has
-// heard, or is said to be down. Nodes that have heard decline meanwhile.
+// A node that is cut off, and knows of nothing, takes blocks in the clear: so a node with a key takes none before that
+// one has heard, or is said to be down. Nodes that have heard decline meanwhile.
 func TestNobodyEncryptsBeforeAllHaveHeard(t *testing.T) {
 	t.Parallel()
 	for _, back := range []bool{true, false} {
@@ -139,7 +140,8 @@ func TestNobodyEncryptsBeforeAllHaveHeard(t *testing.T) {
 			c.heal("c")
 			require.ErrorIs(t, put(t, away, "prod", "3"), skep.Denied)
 		} else {
-			_, err := seat{c, "a"}.Propose(t.Context(), &clustermap.Command{Do: clustermap.SetState, Name: "c", State: clustermap.Down})
+			down := &clustermap.Command{Do: clustermap.SetState, Name: "c", State: clustermap.Down}
+			_, err := seat{c, "a"}.Propose(t.Context(), down)
 			require.NoError(t, err)
 		}
 		require.True(t, a.look(t.Context()))
@@ -223,7 +225,8 @@ func TestWhatIsRefused(t *testing.T) {
 	r.Ack = 9
 	_, err = b.Put(epoch.With(t.Context(), 3), r)
 	require.ErrorIs(t, err, skep.Invalid)
-	_, err = b.Begin(t.Context(), &skep.BeginRequest{Scope: ns.Scope(), Key: key, Manifest: skep.Manifest{{Name: "kv", Size: 1}}})
+	_, err = b.Begin(t.Context(), &skep.BeginRequest{Scope: ns.Scope(), Key: key,
+		Manifest: skep.Manifest{{Name: skep.PartKV, Size: 1}}})
 	require.ErrorIs(t, err, skep.Denied)
 	piece := []skep.SidecarPiece{{Kind: skep.SidecarHeader, Bytes: []byte("x")}}
 	require.ErrorIs(t, b.PutSidecar(t.Context(), ns.Scope(), there, piece), skep.Denied)
@@ -269,8 +272,8 @@ func TestABlockBegunInTheClear(t *testing.T) {
 	require.Equal(t, skep.Committed, r.Outcome)
 }
 
-// While keys are replaced nothing is taken of a tenant that is to have its first one. Where they are not replaced all is
-// as it was.
+// While keys are replaced nothing is taken of a tenant that is to have its first one. Where they are not replaced all
+// is as it was.
 func TestKeysAreReplaced(t *testing.T) {
 	t.Parallel()
 	c := newCouncil(t, "a")
@@ -290,8 +293,8 @@ func TestKeysAreReplaced(t *testing.T) {
 	require.NoError(t, a.Replace([]string{"prod"}, func() error { return put(t, a, "prod", "2") }), "it has one")
 }
 
-// A node agrees by itself, with what it began with and with what it is given later, and has it agreed on once more where
-// an operator has ended it too soon.
+// A node agrees by itself, with what it began with and with what it is given later, and has it agreed on once more
+// where an operator has ended it too soon.
 func TestANodeSeesToIt(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

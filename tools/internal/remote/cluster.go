@@ -212,7 +212,8 @@ no node has a key of it any more.`,
 	fl.IntVar(&c.Weight, "weight", 0, "its share of the blocks, beside the others' weights: 1 to 65535")
 	fl.StringVar(&state, "state", "", "up; out: nothing is placed on it; or down: it does not run, and nothing waits for it")
 	fl.StringVar(&downAfter, "down-after", "", "silence after which a node is down by itself: 10s to 24h, or never")
-	fl.StringVar(&c.Unencrypted, "unencrypted", "", "a tenant that no node encrypts any more; *: those without a key of their own")
+	fl.StringVar(&c.Unencrypted, "unencrypted", "",
+		"a tenant that no node encrypts any more; *: those without a key of their own")
 	fl.StringVar(&c.Addr, "addr", "", "where clients reach its binary protocol: HOST:PORT, or unix: and a path")
 	fl.StringVar(&c.Peer, "peer", "", "where the other nodes reach it: HOST:PORT")
 	fl.StringVar(&c.RESP, "resp", "", "where Redis clients in cluster mode reach it: HOST:PORT")
@@ -228,7 +229,8 @@ no node has a key of it any more.`,
 		return r.Print(SetResult{c.Name, changed.Epoch}, func(w io.Writer) {
 			switch {
 			case c.Unencrypted != "":
-				fmt.Fprintf(w, "every node takes blocks of tenant %s in the clear by the map of epoch %d\n", c.Unencrypted, changed.Epoch)
+				fmt.Fprintf(w, "every node takes blocks of tenant %s in the clear by the map of epoch %d\n", c.Unencrypted,
+					changed.Epoch)
 			case c.DownAfter != nil:
 				fmt.Fprintf(w, "a node is down %s by the map of epoch %d\n", silenceText(*c.DownAfter), changed.Epoch)
 			default:

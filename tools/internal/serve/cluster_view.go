@@ -21,8 +21,8 @@ func (s *server) clusterView() func(ctx context.Context) (httpapi.ClusterView, e
 
 // viewOf makes shares of what the nodes have, and of what they are to have.
 func viewOf(st consensus.Status, m *clustermap.Map, self string) httpapi.ClusterView {
-	v := httpapi.ClusterView{Node: self, Epoch: st.Epoch, DownAfter: int64(st.DownAfter), Encrypted: st.Encrypted, Error: st.Error,
-		Nodes: []httpapi.ClusterNode{}}
+	v := httpapi.ClusterView{Node: self, Epoch: st.Epoch, DownAfter: int64(st.DownAfter), Encrypted: st.Encrypted,
+		Error: st.Error, Nodes: []httpapi.ClusterNode{}}
 	if m == nil {
 		return v
 	}

@@ -46,7 +46,8 @@ func (s *server) unencrypt(ctx context.Context, tenant string) ([]clustermap.Com
 	field := "encryption of tenant " + tenant
 	m := s.member.c.Map()
 	if m == nil || len(m.Unseal(tenant)) == 0 {
-		return nil, &skep.Error{Op: op, Kind: skep.NotFound, Field: field, Value: "none", Limit: "one that skep cluster status names"}
+		return nil, &skep.Error{Op: op, Kind: skep.NotFound, Field: field, Value: "none",
+			Limit: "one that skep cluster status names"}
 	}
 	for _, n := range s.member.c.Status(ctx).Nodes {
 		switch {
@@ -66,7 +67,7 @@ func (s *server) unencrypt(ctx context.Context, tenant string) ([]clustermap.Com
 type keyMetrics struct{ s *server }
 
 var descKeyMissing = prometheus.NewDesc("skep_encryption_key_missing",
-	"1: other nodes encrypt the tenant's blocks, and this one declines them, for it lacks the key.", []string{"tenant"}, nil)
+	"1: other nodes encrypt the tenant's blocks, and this one declines them: it lacks the key.", []string{"tenant"}, nil)
 
 // Describe implements prometheus.Collector.
 func (keyMetrics) Describe(c chan<- *prometheus.Desc) { c <- descKeyMissing }

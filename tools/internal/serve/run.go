@@ -498,7 +498,8 @@ func (s *server) make(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	s.reg.MustRegister(s.watch, s.resp, wireMetrics{s.wire}, s.gates, &s.cert, deniedMetrics{s.dir}, nodeMetrics{s}, keyMetrics{s})
+	s.reg.MustRegister(s.watch, s.resp, wireMetrics{s.wire}, s.gates, &s.cert, deniedMetrics{s.dir}, nodeMetrics{s},
+		keyMetrics{s})
 	return s.makeEvents()
 }
 
