@@ -15,6 +15,7 @@ const (
 	lookEvery       = 500 * time.Millisecond
 	againEvery      = 30 * time.Millisecond
 	proposePatience = 10 * time.Second
+	saidAfter       = 5 // looks in vain: nodes hear of a map one after another
 )
 
 // Agree has the nodes agree on what this one encrypts, and tells which tenants it lacks a key of, until ctx ends.
@@ -50,7 +51,7 @@ func (g *Gate) look(ctx context.Context) (done bool) {
 	lacking := g.LacksKeys()
 	g.forget(f)
 	for _, t := range lacking {
-		g.say(t, "lacks", func() {
+		g.say(t, "lacks", 1, func() {
 			g.log.Warn("other nodes encrypt the blocks of a tenant and this node has no key of it: it takes none of them",
 				"tenant", t, "next", "name the file with the key (encryption_key_file) in this node's settings and reload them")
 		})
@@ -59,7 +60,7 @@ func (g *Gate) look(ctx context.Context) (done bool) {
 	for _, t := range g.waiting(f) {
 		if err := g.step(ctx, j, t); err != nil {
 			done = false
-			g.say(t, kindOf(err), func() {
+			g.say(t, kindOf(err), saidAfter, func() {
 				g.log.Warn("blocks of a tenant are not taken yet: it is not agreed on that they are encrypted",
 					"tenant", t, "error", err)
 			})
@@ -106,13 +107,17 @@ func kindOf(err error) string {
 	return err.Error()
 }
 
-// say tells something of a tenant, unless it was told last.
-func (g *Gate) say(tenant, what string, tell func()) {
+// say tells something of a tenant when it has been so that many times, and then no more.
+func (g *Gate) say(tenant, what string, after int, tell func()) {
 	g.mu.Lock()
-	was := g.told[tenant]
-	g.told[tenant] = what
+	now := g.told[tenant]
+	if now.what != what {
+		now = said{what: what}
+	}
+	now.times++
+	g.told[tenant] = now
 	g.mu.Unlock()
-	if was != what {
+	if now.times == after {
 		tell()
 	}
 }

@@ -33,7 +33,12 @@ type Gate struct {
 	wake   chan struct{} // has an element where other keys are there
 
 	mu   sync.Mutex
-	told map[string]string // what the log said last of a tenant
+	told map[string]said // what was seen last of a tenant
+}
+
+type said struct {
+	what  string
+	times int
 }
 
 type joined struct {
@@ -53,7 +58,7 @@ type facts struct {
 // New wraps a node's own Store, which has keys for these tenants, clustermap.EveryTenant for those that have none of
 // their own.
 func New(st skep.Store, tenants []string, log *slog.Logger) *Gate {
-	g := &Gate{Store: st, log: log, wake: make(chan struct{}, 1), told: map[string]string{}}
+	g := &Gate{Store: st, log: log, wake: make(chan struct{}, 1), told: map[string]said{}}
 	g.keys.Store(&keys{of: setOf(tenants)})
 	g.facts.Store(&facts{})
 	return g
@@ -187,8 +192,8 @@ func refusal(op, tenant string, f *facts, k *keys) error {
 			Limit: "known to every node that is not down: skep cluster status says which does not answer"}
 	case !keyed && is != clustermap.Plain:
 		return &skep.Error{Op: op, Kind: skep.Denied, Field: "encryption key of tenant " + tenant,
-			Value: "not given to this node", Limit: "here, too, since other nodes of the cluster encrypt its blocks: name the file with it " +
-				"(encryption_key_file) in this node's settings"}
+			Value: "not given to this node", Limit: "here, too, since other nodes of the cluster encrypt its blocks: name " +
+				"the file with it (encryption_key_file) in this node's settings"}
 	}
 	return nil
 }

@@ -220,8 +220,11 @@ no node has a key of it any more.`,
 	cmd = newCommand(a, cmd, func(ctx context.Context, r *remote, args []string) error {
 		var changed member.Changed
 		err := r.ask(ctx, "cluster set", &c, &changed)
-		if skep.KindOf(err) == skep.NotFound && c.Unencrypted == "" {
-			err = command.WithNext(err, "skep cluster status names the nodes there are")
+		switch kind := skep.KindOf(err); {
+		case c.Unencrypted != "" && kind == skep.Conflict:
+			err = command.WithNext(err, "take the key out of that node's settings and restart it, then give the same command again")
+		case kind == skep.NotFound:
+			err = command.WithNext(err, "skep cluster status names the nodes, and the tenants that are encrypted")
 		}
 		if err != nil {
 			return err
@@ -410,6 +413,10 @@ func clusterText(w io.Writer, s *consensus.Status) {
 		if len(n.LacksKeys) > 0 {
 			lacking = append(lacking, fmt.Sprintf("node %s has no encryption key of %s: it takes none of their blocks; name "+
 				"the file in its settings and reload them (docs/howto/secure.md)", n.Name, strings.Join(n.LacksKeys, ", ")))
+		}
+		if len(s.Encrypted) > 0 && n.Load != nil && n.Load.Keys == nil {
+			lacking = append(lacking, fmt.Sprintf("node %s does not say which keys it has: a version that does not takes "+
+				"blocks in the clear where it has none", n.Name))
 		}
 		row := command.Row(n.Name, n.ID, n.Addr, n.Peer, n.Weight, n.State, part, epoch, behind)
 		rows = append(rows, append(row, loadRow(n.Load)...))
