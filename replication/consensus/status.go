@@ -21,7 +21,8 @@ type Status struct {
 	DownAfter uint32 `json:"down_after"`
 	// of a node that does not run: raft's term of the last change it knows, which counts before the epoch; else absent
 	Term uint64 `json:"term,omitempty"`
-	// tenants that some node encrypts: one that lacks the key takes none of their blocks; *: those without one of their own
+	// tenants that some node encrypts; one that lacks the key takes none of their blocks; *: those without one of their
+	// own
 	Encrypted []string     `json:"encrypted,omitempty"`
 	Nodes     []NodeStatus `json:"nodes"` // nodes of its map
 }

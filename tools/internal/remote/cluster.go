@@ -222,7 +222,8 @@ no node has a key of it any more.`,
 		err := r.ask(ctx, "cluster set", &c, &changed)
 		switch kind := skep.KindOf(err); {
 		case c.Unencrypted != "" && kind == skep.Conflict:
-			err = command.WithNext(err, "take the key out of that node's settings and restart it, then give the same command again")
+			err = command.WithNext(err, "take the key out of that node's settings and restart it, then give the "+
+				"same command again")
 		case kind == skep.NotFound:
 			err = command.WithNext(err, "skep cluster status names the nodes, and the tenants that are encrypted")
 		}

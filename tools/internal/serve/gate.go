@@ -67,7 +67,7 @@ func (s *server) unencrypt(ctx context.Context, tenant string) ([]clustermap.Com
 type keyMetrics struct{ s *server }
 
 var descKeyMissing = prometheus.NewDesc("skep_encryption_key_missing",
-	"1: other nodes encrypt the tenant's blocks, and this one declines them: it lacks the key.", []string{"tenant"}, nil)
+	"1: this node declines the tenant's blocks for lack of its encryption key.", []string{"tenant"}, nil)
 
 // Describe implements prometheus.Collector.
 func (keyMetrics) Describe(c chan<- *prometheus.Desc) { c <- descKeyMissing }
