@@ -46,7 +46,8 @@
 // A cluster of one node is that node: calls go to its Store as they are (calls.go). So do calls by Connect before there
 // is a map: to a server that turns out to be a node they are not sent, and are made again by its map (wire.WithEpoch).
 //
-// A node that is away (Unavailable, Overloaded, Closed) is a miss, and declines what it should get. What has to reach
+// A node that is away (Unavailable, Overloaded, Closed) is a miss, and declines what it should get; so does one that
+// lacks the key of a tenant that others encrypt (Denied; package sealed). What has to reach
 // every node, a deletion, a purge, a flush, a renewal, says which one it did not reach.
 //
 // # Repair

@@ -382,15 +382,16 @@ func (s many) Begin(ctx context.Context, r *skep.BeginRequest) (skep.BlockWriter
 			of, err = n.st.Begin(ctx, &q)
 			return err
 		})
+		declines := s.away(err) || errors.Is(err, skep.Denied) // this one alone, where it lacks an encryption key
 		switch {
 		case err == nil:
 			w.BlockWriter, begun = of, begun+1
 		case ctx.Err() != nil:
 			err = ended(ctx, op)
-		case s.away(err) && lost == nil:
+		case declines && lost == nil:
 			lost = n.missing(op, err)
 		}
-		if err != nil && !s.away(err) {
+		if err != nil && (!declines || ctx.Err() != nil) {
 			_ = c.Abort(context.WithoutCancel(ctx))
 			return nil, err
 		}

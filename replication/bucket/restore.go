@@ -73,7 +73,7 @@ func (s *Store) cuts(ctx context.Context, r *skep.RestoreRequest) map[int]recall
 			continue
 		}
 		sp, err := s.spaceOf(ctx, c.Namespace)
-		if err != nil || sp == nil || !sp.has(c.Keys[of.From:of.To]) {
+		if err != nil || sp == nil || !sp.has(c.Keys[of.From:of.To]) || !s.takes(sp) {
 			continue
 		}
 		miss, ok := s.missing(ctx, sp, c, of)

@@ -123,6 +123,15 @@ type blockLister interface {
 		blocks []skep.StoredBlock, next uint64, err error)
 }
 
+// taker is a Store that may take no blocks of a tenant now (package sealed): what objects have of it is not found, for
+// it could not be put.
+type taker interface{ Takes(tenant string) bool }
+
+func (s *Store) takes(sp *space) bool {
+	t, ok := skep.As[taker](s.Store)
+	return !ok || t.Takes(sp.spec.Tenant)
+}
+
 // Store is a node's Store with object storage behind it. What is deleted is deleted through this Store.
 type Store struct {
 	skep.Store

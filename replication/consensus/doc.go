@@ -2,8 +2,8 @@
 // (github.com/hashicorp/raft) puts in one order for all nodes; every node carries them out one after another, and so
 // has the same maps with the same epochs.
 //
-// `skep serve` has a Member where its store's directory is a node's (tools/internal/member). Namespaces can be agreed
-// on here, and no server does so yet.
+// `skep serve` has a Member where its store's directory is a node's (tools/internal/member). Namespaces can be agreed on
+// here; servers note so which tenants are encrypted (clustermap.Sealing), and nothing else yet.
 //
 //	Registry, Member   the map, changes that are proposed, callbacks
 //	Status             who leads, who is behind
@@ -19,6 +19,7 @@
 //	peers.go    connections between nodes
 //	member.go   opening, proposing
 //	steer.go    who votes
+//	heard.go    who has heard of a map
 //	lease.go    leases of nodes: who is heard, and that a silent node is down
 //	left.go     who does no more
 //	stopped.go  a node that does not run: what it knows, recovering a cluster with it

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/skepkv/skep/replication/clustermap"
 )
 
 // A node that one of the others does not reach runs all the same, where another one reaches it.
@@ -49,5 +51,38 @@ func TestWhoReachesANode(t *testing.T) {
 		w.cut(2)
 		require.Empty(t, reached(3), "nobody can be asked")
 		w.heal(2)
+	})
+}
+
+// A node that was cut off has not heard of a change until it is back, and is not asked while it is down.
+func TestWhoHasNotHeard(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := three(t)
+		defer w.end(t)
+		leads := w.awaitLeader(t)
+		m, away := w.nodes[leads].m, leads%3+1
+		unheard := func(epoch uint32) string {
+			if n := m.Unheard(t.Context(), epoch); n != nil {
+				return n.Name
+			}
+			return ""
+		}
+		w.sameMaps(t, 1)
+		require.Empty(t, unheard(1))
+		w.cut(away)
+		epoch, err := m.Propose(t.Context(), open1("x"))
+		require.NoError(t, err)
+		require.Equal(t, nodeOf(away).Name, unheard(epoch))
+		w.heal(away)
+		w.sameMaps(t, epoch)
+		require.Empty(t, unheard(epoch))
+		require.NotEmpty(t, unheard(epoch+1), "nobody has that")
+		w.cut(away)
+		epoch, err = m.Propose(t.Context(), &clustermap.Command{Do: clustermap.SetState, Name: nodeOf(away).Name,
+			State: clustermap.Down})
+		require.NoError(t, err)
+		eventually(t, "the other one has heard", func() bool { return unheard(epoch) == "" })
+		w.heal(away)
 	})
 }

@@ -2,6 +2,7 @@ package consensus
 
 import (
 	"context"
+	"maps"
 	"slices"
 	"sync"
 
@@ -19,8 +20,11 @@ type Status struct {
 	// silence after which a node is down by itself (seconds); 0: never
 	DownAfter uint32 `json:"down_after"`
 	// of a node that does not run: raft's term of the last change it knows, which counts before the epoch; else absent
-	Term  uint64       `json:"term,omitempty"`
-	Nodes []NodeStatus `json:"nodes"` // nodes of its map
+	Term uint64 `json:"term,omitempty"`
+	// tenants that some node encrypts; one that lacks the key takes none of their blocks; *: those without one of their
+	// own
+	Encrypted []string     `json:"encrypted,omitempty"`
+	Nodes     []NodeStatus `json:"nodes"` // nodes of its map
 }
 
 // NodeStatus is one node of the map.
@@ -39,8 +43,10 @@ type NodeStatus struct {
 	Behind uint64 `json:"behind"`
 	Error  string `json:"error,omitempty"` // why it was not reached; absent where it was
 	// what it has, and sends to others; absent where it was not reached, or does not say
-	Load    *Load `json:"load,omitempty"`
-	applied uint64
+	Load *Load `json:"load,omitempty"`
+	// of the encrypted tenants, those whose key it says it lacks: it takes none of their blocks
+	LacksKeys []string `json:"lacks_keys,omitempty"`
+	applied   uint64
 }
 
 // Load is what a node has, and what it sends to others.
@@ -52,6 +58,8 @@ type Load struct {
 	Missing   int64 `json:"missing"`
 	Repairing bool  `json:"repairing"`  // one is under way
 	Sent      int64 `json:"sent_bytes"` // payload that the one under way, or the last one, sent (bytes)
+	// tenants that it has encryption keys for; *: all that have none of their own; absent: it does not say
+	Keys []string `json:"keys,omitzero"`
 }
 
 // load is what this node has; nil: that is not known.
@@ -86,7 +94,7 @@ func (m *Member) Status(ctx context.Context) Status {
 	if now == nil {
 		return s
 	}
-	s.Epoch, s.DownAfter = now.Epoch, now.Silence.After
+	s.Epoch, s.DownAfter, s.Encrypted = now.Epoch, now.Silence.After, encrypted(now)
 	votes := map[raft.ServerID]bool{}
 	nodes := slices.Clone(now.Nodes)
 	if f := m.raft.GetConfiguration(); f.Error() == nil {
@@ -128,9 +136,15 @@ func (m *Member) Status(ctx context.Context) Status {
 	}
 	for i := range s.Nodes {
 		s.Nodes[i].Behind = furthest - s.Nodes[i].applied
+		if l := s.Nodes[i].Load; l != nil && l.Keys != nil {
+			s.Nodes[i].LacksKeys = clustermap.LacksKeys(s.Encrypted, l.Keys)
+		}
 	}
 	return s
 }
+
+// encrypted are the tenants of which a map says so, or that it begins.
+func encrypted(m *clustermap.Map) []string { return slices.Sorted(maps.Keys(m.Sealings())) }
 
 func statusOf(n *clustermap.Node, votes bool) NodeStatus {
 	out := NodeStatus{ID: n.ID, Name: n.Name, Addr: n.Addr, Peer: n.Peer, Weight: n.Weight, Lease: n.Lease,
@@ -147,7 +161,7 @@ func (k *Kept) Status(node uint64) Status {
 	if k.Map == nil {
 		return s
 	}
-	s.Epoch, s.DownAfter, s.Term = k.Map.Epoch, k.Map.Silence.After, k.Term
+	s.Epoch, s.DownAfter, s.Term, s.Encrypted = k.Map.Epoch, k.Map.Silence.After, k.Term, encrypted(k.Map)
 	for i := range k.Map.Nodes {
 		n := &k.Map.Nodes[i]
 		s.Nodes = append(s.Nodes, statusOf(n, slices.Contains(k.Voters, n.ID)))

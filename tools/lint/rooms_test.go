@@ -139,6 +139,7 @@ var parts = map[string][]string{
 		"replication/lent", "replication/merge", "replication/promises", "replication/pace",
 		"replication/runs", "replication/sched", "replication/units"},
 	"replication/fence":      {"replication/calls", "replication/clustermap"},
+	"replication/sealed":     {"replication/clustermap"},
 	"replication/bucket":     {"replication/runs"},
 	"replication/bucket/s3":  {"replication/bucket"},
 	"replication/keeper":     {"replication/checks", "replication/runs"},

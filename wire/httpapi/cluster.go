@@ -9,11 +9,13 @@ import (
 
 // ClusterView is a cluster whose nodes agree on a map, as the server sees it.
 type ClusterView struct {
-	Node      string        `json:"node"`       // whose view it is
-	Epoch     uint32        `json:"epoch"`      // of its map
-	Leader    string        `json:"leader"`     // the node that leads; "": none, and the map cannot be changed
-	Replicas  int           `json:"replicas"`   // nodes that have each block of a chain
-	DownAfter int64         `json:"down_after"` // silence after which a node is down by itself (seconds); 0: never
+	Node      string `json:"node"`       // whose view it is
+	Epoch     uint32 `json:"epoch"`      // of its map
+	Leader    string `json:"leader"`     // the node that leads; "": none, and the map cannot be changed
+	Replicas  int    `json:"replicas"`   // nodes that have each block of a chain
+	DownAfter int64  `json:"down_after"` // silence after which a node is down by itself (seconds); 0: never
+	// Encrypted are the tenants that some node encrypts; *: those without a key of their own.
+	Encrypted []string      `json:"encrypted,omitempty"`
 	Error     string        `json:"error,omitempty"`
 	Nodes     []ClusterNode `json:"nodes"`
 }
@@ -30,7 +32,9 @@ type ClusterNode struct {
 	Behind  uint64   `json:"behind"` // changes of the map that it has not carried out
 	Weight  int      `json:"weight"`
 	Share   float64  `json:"share"` // of all blocks that are to be its by the map, 0 to 1
-	Error   string   `json:"error,omitempty"`
+	// LacksKeys are the encrypted tenants whose key it lacks: it takes none of their blocks.
+	LacksKeys []string `json:"lacks_keys,omitempty"`
+	Error     string   `json:"error,omitempty"`
 	// Load is what it has; absent: it does not say.
 	Load *ClusterLoad `json:"load,omitempty"`
 }

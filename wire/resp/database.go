@@ -378,6 +378,10 @@ func (db *database) put(ctx context.Context, heads []*head) []error {
 // declined is why a block was not taken: of a node that does not answer its name, where the Store tells.
 func (db *database) declined(op string, ns skep.NamespaceID, k skep.Key, why skep.Kind) error {
 	e := &skep.Error{Op: op, Kind: why}
+	if why == skep.Denied { // else the whole put is an error
+		e.Field, e.Value = "encryption key of the tenant", "not at every node"
+		e.Limit = "given to the node of this key, too: other nodes encrypt"
+	}
 	if why == skep.Unavailable {
 		if c, ok := skep.As[interface {
 			NodeOf(skep.NamespaceID, skep.Key) string

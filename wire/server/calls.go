@@ -24,7 +24,7 @@ type operation struct {
 	keys    bool // the body may be as long as Limits.Body; else shortBody
 	back    bool // it gives something back, which must not need memory
 	placed  bool // of a cluster's node, it is right by the node's map only
-	deletes bool // the Store is told by which map
+	told    bool // the Store is told by which map
 	nodes   bool // who has the right write for every tenant may, too: the nodes of a cluster, which are answered less
 
 	// run carries out an inline operation and answers. An error ends the connection.
@@ -71,8 +71,8 @@ func init() {
 		frames.TypeRenew:         {need: r, inline: true, run: answering(renew)},
 		frames.TypeRelease:       {need: r, inline: true, run: answering(release)},
 		frames.TypeWant:          {need: w, placed: true, inline: true, keys: true, run: answering(want)},
-		frames.TypePut:           {need: w, placed: true, payload: true, keys: true, prepare: preparePut},
-		frames.TypePutEach:       {need: w, placed: true, payload: true, keys: true, prepare: preparePut},
+		frames.TypePut:           {need: w, placed: true, told: true, payload: true, keys: true, prepare: preparePut},
+		frames.TypePutEach:       {need: w, placed: true, told: true, payload: true, keys: true, prepare: preparePut},
 		frames.TypeBegin:         {need: w, placed: true, prepare: prepareBegin},
 		frames.TypeWrite:         {need: w, payload: true, prepare: prepareWrite},
 		frames.TypeCommit:        {need: w, prepare: prepareCommit},
@@ -93,9 +93,9 @@ func init() {
 		frames.TypeBoard:           {need: r, inline: true, run: answering(boardWord)},
 		frames.TypeDirection:       {need: r, inline: true, run: answering(directionOf)},
 		frames.TypeHint:            {need: w, placed: true, keys: true, prepare: prepareHint},
-		frames.TypeDelete:          {need: w, placed: true, deletes: true, keys: true, prepare: prepareDelete},
-		frames.TypePurge:           {need: a, placed: true, deletes: true, prepare: preparePurge},
-		frames.TypeDeleteNamespace: {need: a, placed: true, deletes: true, prepare: prepareDeleteNamespace},
+		frames.TypeDelete:          {need: w, placed: true, told: true, keys: true, prepare: prepareDelete},
+		frames.TypePurge:           {need: a, placed: true, told: true, prepare: preparePurge},
+		frames.TypeDeleteNamespace: {need: a, placed: true, told: true, prepare: prepareDeleteNamespace},
 		frames.TypeStats:           {need: o, nodes: true, prepare: simply(stats)},
 		frames.TypeEvents:          {need: r, inline: true, run: runEvents},
 		frames.TypeAdmin:           {need: o, keys: true, prepare: prepareAdmin},

@@ -299,7 +299,7 @@ func (x *serverConn) frame() error {
 	if err != nil {
 		return errors.Join(x.refused(r, op, err), x.skip(&h, uint64(h.Body)))
 	}
-	if op.deletes && h.Epoch != 0 { // the rest of the request may come when the map is another one
+	if op.told && h.Epoch != 0 { // the rest of the request may come when the map is another one
 		r.ctx = epoch.Came(r.ctx, h.Epoch)
 	}
 	// Once for the body, once for what the Store and the answer make of its keys; lists are

@@ -147,7 +147,8 @@ func TestANodeThatIsSilentIsDown(t *testing.T) {
 	three := n.three()
 	n.whole(three, 3)
 	for _, bad := range [][]string{{"--down-after", "9s"}, {"--down-after", "25h"}, {"--down-after", "soon"},
-		{"b", "--down-after", "10s"}, {"--weight", "2"}, {"b"}, {}} {
+		{"b", "--down-after", "10s"}, {"--weight", "2"}, {"b"}, {}, {"b", "--unencrypted", "t"},
+		{"--unencrypted", "t", "--down-after", "10s"}} {
 		args := append([]string{"cluster", "set", "--server", n.addr("a")}, bad...)
 		require.Equal(t, 2, skepRun(t, args...).Code, "%v", bad)
 	}

@@ -72,6 +72,9 @@ type Change struct {
 	State  *clustermap.State `json:"state,omitempty"`
 	// DownAfter is the silence after which a node is down by itself, in seconds; 0: never.
 	DownAfter *uint32 `json:"down_after,omitempty"`
+	// Unencrypted is a tenant that no node encrypts any more, clustermap.EveryTenant for those without a key of their own.
+	// Which commands make it so says the map.
+	Unencrypted string `json:"unencrypted,omitempty"`
 }
 
 // Commands are those that make the change, one after the other.

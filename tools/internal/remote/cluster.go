@@ -1,6 +1,7 @@
 package remote
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -201,31 +202,42 @@ another share of the blocks, and one that is out gets none and is asked for none
 map is a miss until the node that has it has sent it, or it is put again (skep cluster repair). An address says where
 a node is reached: have its server listen there. Without a NAME, --down-after is set of the cluster: a node from which
 who leads has not heard for that long is down, and a node that most voters have not heard for half of it serves nothing
-until they do.`,
+until they do. Nor has --unencrypted one: it ends that nodes without a tenant's encryption key decline its blocks, once
+no node has a key of it any more.`,
 		Example: "  skep cluster set b --weight 2\n  skep cluster set b --state out\n  skep cluster set b --resp 10.0.0.2:7421\n" +
-			"  skep cluster set --down-after 1m",
-		Args: takes("a node's NAME, or --down-after", 0, 1),
+			"  skep cluster set --down-after 1m\n  skep cluster set --unencrypted prod",
+		Args: takes("a node's NAME, --down-after or --unencrypted", 0, 1),
 	}
 	fl := cmd.Flags()
 	fl.IntVar(&c.Weight, "weight", 0, "its share of the blocks, beside the others' weights: 1 to 65535")
 	fl.StringVar(&state, "state", "", "up; out: nothing is placed on it; or down: it does not run, and nothing waits for it")
 	fl.StringVar(&downAfter, "down-after", "", "silence after which a node is down by itself: 10s to 24h, or never")
+	fl.StringVar(&c.Unencrypted, "unencrypted", "",
+		"a tenant that no node encrypts any more; *: those without a key of their own")
 	fl.StringVar(&c.Addr, "addr", "", "where clients reach its binary protocol: HOST:PORT, or unix: and a path")
 	fl.StringVar(&c.Peer, "peer", "", "where the other nodes reach it: HOST:PORT")
 	fl.StringVar(&c.RESP, "resp", "", "where Redis clients in cluster mode reach it: HOST:PORT")
 	cmd = newCommand(a, cmd, func(ctx context.Context, r *remote, args []string) error {
 		var changed member.Changed
 		err := r.ask(ctx, "cluster set", &c, &changed)
-		if skep.KindOf(err) == skep.NotFound {
-			err = command.WithNext(err, "skep cluster status names the nodes there are")
+		switch kind := skep.KindOf(err); {
+		case c.Unencrypted != "" && kind == skep.Conflict:
+			err = command.WithNext(err, "take the key out of that node's settings and restart it, then give the "+
+				"same command again")
+		case kind == skep.NotFound:
+			err = command.WithNext(err, "skep cluster status names the nodes, and the tenants that are encrypted")
 		}
 		if err != nil {
 			return err
 		}
 		return r.Print(SetResult{c.Name, changed.Epoch}, func(w io.Writer) {
-			if c.DownAfter != nil {
+			switch {
+			case c.Unencrypted != "":
+				fmt.Fprintf(w, "every node takes blocks of tenant %s in the clear by the map of epoch %d\n", c.Unencrypted,
+					changed.Epoch)
+			case c.DownAfter != nil:
 				fmt.Fprintf(w, "a node is down %s by the map of epoch %d\n", silenceText(*c.DownAfter), changed.Epoch)
-			} else {
+			default:
 				fmt.Fprintf(w, "node %s is so in the map of epoch %d\n", c.Name, changed.Epoch)
 			}
 		})
@@ -239,11 +251,12 @@ until they do.`,
 			if c.DownAfter, err = ParseSilence(downAfter); err != nil {
 				return err
 			}
-			if c.Name != "" {
-				return skep.Invalidf("cluster", "NAME with --down-after", c.Name, "none: it is the cluster's")
-			}
-		} else if c.Name == "" {
-			return skep.Invalidf("cluster", "NAME", "none", "that of a node, for all but --down-after")
+		}
+		switch all := c.DownAfter != nil || c.Unencrypted != ""; {
+		case all && c.Name != "":
+			return skep.Invalidf("cluster", "NAME with --down-after or --unencrypted", c.Name, "none: it is the cluster's")
+		case !all && c.Name == "":
+			return skep.Invalidf("cluster", "NAME", "none", "that of a node, for all but --down-after and --unencrypted")
 		}
 		switch state {
 		case "":
@@ -260,11 +273,13 @@ until they do.`,
 			return skep.Invalidf("cluster", "--weight", c.Weight, fmt.Sprintf("1 to %d", clustermap.MaxWeight))
 		}
 		switch n := len(c.Commands()); {
-		case n == 0:
+		case n == 0 && c.Unencrypted == "":
 			return skep.Invalidf("cluster", "what is set", "nothing",
-				"--weight, --state, --addr, --peer, --resp or --down-after")
+				"--weight, --state, --addr, --peer, --resp, --down-after or --unencrypted")
 		case n > 1 && c.DownAfter != nil:
 			return skep.Invalidf("cluster", "--down-after", downAfter, "without what is set of a node")
+		case n > 0 && c.Unencrypted != "":
+			return skep.Invalidf("cluster", "--unencrypted", c.Unencrypted, "without what else is set")
 		}
 		return ask(cmd, args)
 	}
@@ -377,6 +392,7 @@ func loadRow(l *consensus.Load) []string {
 }
 
 func clusterText(w io.Writer, s *consensus.Status) {
+	var lacking []string
 	leader := "nobody: the map cannot be changed until most of the nodes that vote reach each other"
 	rows := [][]string{command.Row("node", "id", "clients", "nodes", "weight", "state", "part", "epoch", "behind", "blocks", "stored",
 		"of", "missing on others")}
@@ -395,14 +411,26 @@ func clusterText(w io.Writer, s *consensus.Status) {
 		if n.State == "removed" {
 			n.Name, n.Addr = "-", "-"
 		}
+		if len(n.LacksKeys) > 0 {
+			lacking = append(lacking, fmt.Sprintf("node %s has no encryption key of %s: it takes none of their blocks; name "+
+				"the file in its settings and reload them (docs/howto/secure.md)", n.Name, strings.Join(n.LacksKeys, ", ")))
+		}
+		if len(s.Encrypted) > 0 && n.Load != nil && n.Load.Keys == nil {
+			lacking = append(lacking, fmt.Sprintf("node %s does not say which keys it has: a version that does not takes "+
+				"blocks in the clear where it has none", n.Name))
+		}
 		row := command.Row(n.Name, n.ID, n.Addr, n.Peer, n.Weight, n.State, part, epoch, behind)
 		rows = append(rows, append(row, loadRow(n.Load)...))
 	}
 	command.Table(w, command.Row("leader", leader), command.Row("epoch", s.Epoch),
-		command.Row("a node is down", strings.TrimSuffix(silenceText(s.DownAfter), ",")))
+		command.Row("a node is down", strings.TrimSuffix(silenceText(s.DownAfter), ",")),
+		command.Row("encrypted tenants", cmp.Or(strings.Join(s.Encrypted, ", "), "none")))
 	if s.Error != "" {
 		fmt.Fprintf(w, "the node that was asked takes no part any more: %s\n", s.Error)
 	}
 	fmt.Fprintln(w)
 	command.Table(w, rows...)
+	for _, text := range lacking {
+		fmt.Fprintln(w, text)
+	}
 }

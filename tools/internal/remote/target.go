@@ -361,6 +361,12 @@ func (t *Target) raw(ctx context.Context, secure *tls.Config) (net.Conn, error) 
 	return (&net.Dialer{}).DialContext(ctx, "tcp", t.addr)
 }
 
+// lacksKey says whether what is denied is so for an encryption key.
+func lacksKey(err error) bool {
+	var e *skep.Error
+	return errors.As(err, &e) && strings.HasPrefix(e.Field, "encryption key")
+}
+
 // Explain has an error of a call say what to do next, in the words of the flags. An error that says so is left alone.
 func (t *Target) Explain(err error) error {
 	if err == nil || command.HasNext(err) {
@@ -370,6 +376,8 @@ func (t *Target) Explain(err error) error {
 	switch skep.KindOf(err) {
 	case skep.Denied:
 		switch {
+		case lacksKey(err):
+			next = "a node has no encryption key of the tenant, which others encrypt: skep cluster status names it"
 		case t.token == "":
 			next = "the server wants a token: name a file that has one with --token-file, or set " + EnvToken
 		case t.TokenFile != "":

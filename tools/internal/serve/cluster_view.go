@@ -21,8 +21,8 @@ func (s *server) clusterView() func(ctx context.Context) (httpapi.ClusterView, e
 
 // viewOf makes shares of what the nodes have, and of what they are to have.
 func viewOf(st consensus.Status, m *clustermap.Map, self string) httpapi.ClusterView {
-	v := httpapi.ClusterView{Node: self, Epoch: st.Epoch, DownAfter: int64(st.DownAfter), Error: st.Error,
-		Nodes: []httpapi.ClusterNode{}}
+	v := httpapi.ClusterView{Node: self, Epoch: st.Epoch, DownAfter: int64(st.DownAfter), Encrypted: st.Encrypted,
+		Error: st.Error, Nodes: []httpapi.ClusterNode{}}
 	if m == nil {
 		return v
 	}
@@ -43,7 +43,7 @@ func viewOf(st consensus.Status, m *clustermap.Map, self string) httpapi.Cluster
 	for i := range st.Nodes {
 		n := &st.Nodes[i]
 		out := httpapi.ClusterNode{Name: n.Name, Addr: n.Addr, Domain: domains[n.ID], State: n.State, Reached: n.Reached,
-			Epoch: n.Epoch, Behind: n.Behind, Weight: n.Weight, Error: n.Error, Role: "hears"}
+			Epoch: n.Epoch, Behind: n.Behind, Weight: n.Weight, LacksKeys: n.LacksKeys, Error: n.Error, Role: "hears"}
 		switch {
 		case n.ID == st.Leader:
 			out.Role, v.Leader = "leads", n.Name

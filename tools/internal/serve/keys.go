@@ -75,7 +75,14 @@ func (s *server) replaceKeys(next *Config) {
 	}
 	keys, wrong := next.encryptionKeys(os.LookupEnv)
 	if len(wrong) == 0 {
-		if err := st.SetEncryptionKeys(keys); err != nil {
+		set := func() error { return st.SetEncryptionKeys(keys) }
+		var err error
+		if s.gate != nil {
+			err = s.gate.Replace(keyed(keys), set)
+		} else {
+			err = set()
+		}
+		if err != nil {
 			wrong = append(wrong, err)
 		}
 	}

@@ -120,6 +120,9 @@ func (s *server) join() error {
 	s.member = &membership{c: c, id: *id, dir: s.c.Dir, log: log}
 	s.member.told.Store(m.Epoch)
 	s.member.behind = make(chan struct{}, 1)
+	if s.gate != nil {
+		s.gate.Join(c, m)
+	}
 	if len(m.Nodes) == 1 && m.Nodes[0].Missed == nil && c.Sole() {
 		s.fence.Alone(c, m)
 	} else {
@@ -138,6 +141,9 @@ func (s *server) load(ctx context.Context) *consensus.Load {
 		return nil
 	}
 	l := &consensus.Load{Missing: -1, Blocks: st.Blocks, Bytes: st.BlockBytes, Capacity: st.CapacityBytes}
+	if s.gate != nil {
+		l.Keys = s.gate.Keys()
+	}
 	if r := s.repair; r != nil {
 		state := r.state()
 		l.Repairing, l.Sent = state.Running, state.Bytes
@@ -260,6 +266,13 @@ func (s *server) adminCluster(ctx context.Context, name string, in json.RawMessa
 // changeNode has the nodes agree on one thing of a node after another.
 func (s *server) changeNode(ctx context.Context, change *member.Change) (json.RawMessage, error) {
 	list := change.Commands()
+	if change.Unencrypted != "" {
+		end, err := s.unencrypt(ctx, change.Unencrypted)
+		if err != nil {
+			return nil, err
+		}
+		list = append(list, end...)
+	}
 	if len(list) == 0 {
 		return nil, skep.Invalidf("cluster", "what is set of node "+change.Name, "nothing", "an address, a weight or a state")
 	}
@@ -338,6 +351,9 @@ func (s *server) comesBack(ctx context.Context) (done chan struct{}) {
 		if s.member != nil {
 			heard.Go(func() { s.fence.KeepHeard(ctx, s.member.isBehind) })
 		}
+		if s.gate != nil {
+			heard.Go(func() { s.gate.Agree(ctx) })
+		}
 		s.comeBack(ctx)
 		heard.Wait()
 	}()
@@ -382,7 +398,7 @@ func (s *server) settle(ctx context.Context) {
 	look := time.NewTicker(time.Millisecond)
 	defer look.Stop()
 	end := time.After(settleFor)
-	for !s.fence.Open() {
+	for !s.fence.Open() || s.gate != nil && !s.gate.Settled() {
 		select {
 		case <-look.C:
 		case <-end:

@@ -26,6 +26,7 @@ import (
 	"github.com/skepkv/skep/replication"
 	"github.com/skepkv/skep/replication/clustermap"
 	"github.com/skepkv/skep/replication/fence"
+	"github.com/skepkv/skep/replication/sealed"
 	"github.com/skepkv/skep/store"
 	"github.com/skepkv/skep/store/memory"
 	"github.com/skepkv/skep/tools/internal/kvevents"
@@ -90,6 +91,7 @@ type server struct {
 	events  *kvevents.Publisher              // nil: no KV events are published
 	repair  *repairer                        // nil: it sends no copies
 	fence   *fence.Fence                     // nil: the node does not agree on the map
+	gate    *sealed.Gate                     // nil: as fence, or the store is a test's
 	opened  atomic.Pointer[fence.Fence]      // the same, for who runs beside
 
 	files    int   // descriptors of the process
@@ -197,6 +199,9 @@ func (s *server) openStore(ctx context.Context) error {
 	}
 	if err == nil {
 		err = s.sayCapacity(ctx)
+	}
+	if err == nil {
+		err = s.openGate(keys)
 	}
 	if err == nil {
 		err = s.openBucket()
@@ -493,7 +498,8 @@ func (s *server) make(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	s.reg.MustRegister(s.watch, s.resp, wireMetrics{s.wire}, s.gates, &s.cert, deniedMetrics{s.dir}, nodeMetrics{s})
+	s.reg.MustRegister(s.watch, s.resp, wireMetrics{s.wire}, s.gates, &s.cert, deniedMetrics{s.dir}, nodeMetrics{s},
+		keyMetrics{s})
 	return s.makeEvents()
 }
 
