@@ -9,10 +9,11 @@ import (
 
 // Unheard asks the other nodes of the map how far they are, and gives the first one that does not say that it has the
 // map of an epoch or a newer one; nil: all have. Those that are down are not asked: they hear of it before they serve.
+// Where this node has an older map, it is the one: it does not know whom to ask.
 func (m *Member) Unheard(ctx context.Context, epoch uint32) *clustermap.Node {
 	now := m.Map()
-	if now == nil {
-		return nil
+	if epochOf(now) < epoch || now == nil {
+		return &clustermap.Node{ID: m.o.ID, Name: m.nameOf(serverID(m.o.ID))}
 	}
 	ctx, cancel := context.WithTimeout(ctx, ioTimeout)
 	defer cancel()
