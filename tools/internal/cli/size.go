@@ -32,7 +32,7 @@ type sizeResult struct {
 func (a *app) sizeCommand() *cobra.Command {
 	var model, config, kv, settings, recorded string
 	ask := size.Ask{}
-	drive, read := serve.Size(3_840_000_000_000), serve.Size(6_000_000_000)
+	drive, read, network := serve.Size(3_840_000_000_000), serve.Size(6_000_000_000), serve.Size(12_500_000_000)
 	keep := serve.Duration(24 * time.Hour)
 	cmd := &cobra.Command{Use: "size", Short: "say which hardware a fleet needs, and whether loading wins over computing", Args: command.NoArgs,
 		Example: "  skep size --model llama-3.1-70b --prompts 4 --prompt-tokens 12000 --repeat 0.8 --prefill 15000\n" +
@@ -50,7 +50,9 @@ func (a *app) sizeCommand() *cobra.Command {
 	f.StringVar(&recorded, "trace", "", "a recorded workload in place of --prompts, --prompt-tokens and --repeat: "+
 		"what skep replay takes")
 	f.Float64Var(&ask.Prefill, "prefill", 10_000, "tokens a second that the engines compute, all together")
-	f.IntVar(&ask.Drives, "drives", 0, "drives there are; 0: as many as are needed")
+	f.IntVar(&ask.Nodes, "nodes", 1, "nodes of one cluster that engines and drives are spread over")
+	f.Var(&network, "network", "bytes a second that a node receives, where there are several")
+	f.IntVar(&ask.Drives, "drives", 0, "drives there are, of all nodes; 0: as many as are needed")
 	f.Var(&drive, "drive-size", "size of a drive")
 	f.Var(&read, "drive-read", "bytes a second that a drive reads")
 	f.Float64Var(&ask.DriveWrites, "drive-writes", 1, "whole drives a day that a drive may be written, for five years (DWPD)")
@@ -58,6 +60,7 @@ func (a *app) sizeCommand() *cobra.Command {
 	f.StringVar(&settings, "settings", "", "write settings for skep serve --config to this file, which must not be there")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		ask.DriveBytes, ask.DriveRead, ask.Keep = int64(drive), float64(read), time.Duration(keep).Seconds()
+		ask.Network = float64(network)
 		r := &sizeResult{Model: model}
 		tokens := ask.Shape.BlockTokens
 		var err error
@@ -92,9 +95,9 @@ func (a *app) sizeCommand() *cobra.Command {
 			return err
 		}
 		r.Answer = *answer
-		if settings != "" && answer.Drives > serve.MostFileDevices {
-			return skep.Invalidf("size", "--settings, drives", answer.Drives, fmt.Sprintf(
-				"at most %d, which one server has: ask with --prompts of one server, and --drives", serve.MostFileDevices))
+		if settings != "" && answer.DrivesOfNode > serve.MostFileDevices {
+			return skep.Invalidf("size", "--settings, drives of a node", answer.DrivesOfNode, fmt.Sprintf(
+				"at most %d, which one server has: ask with more --nodes, or with --drives", serve.MostFileDevices))
 		}
 		if settings != "" {
 			if err := writeSettings(settings, ask, answer); err != nil {
@@ -150,7 +153,7 @@ func writeSettings(path string, ask size.Ask, r *size.Answer) error {
 		Redis       map[string]int `yaml:"redis"`
 	}{
 		Dir:         "/var/lib/skep",
-		FileDevices: r.Drives,
+		FileDevices: r.DrivesOfNode,
 		Store:       store{serve.Size(r.SettingsCapacity >> 20 << 20), serve.Size(r.SettingsBlockBytes)},
 		Redis:       map[string]int{"copies": ask.Copies},
 	})
@@ -175,37 +178,67 @@ func printSize(w io.Writer, ask size.Ask, r *sizeResult) {
 	big := func(n float64) string { return command.Size(int64(n)) }
 	verdict := "loading wins"
 	if !r.LoadingWins {
-		verdict = "computing is faster than these drives; more of them, or overlapping both, would help"
+		verdict = "computing is faster than that; more of it, or overlapping both, would help"
+	}
+	gives, others := fmt.Sprintf("%d × %s/s", r.Drives, big(ask.DriveRead)), 1-1/float64(r.Nodes)
+	if r.NetworkLimits {
+		gives = fmt.Sprintf("%d nodes × %s/s of network ÷ %.3g from other nodes", r.Nodes, big(ask.Network), others)
+	}
+	server := "a server"
+	if r.Nodes > 1 {
+		server = "each node"
 	}
 	found := ask.PromptTokens * ask.Repeat
 	if t := r.Traffic; t != nil {
 		fmt.Fprintf(w, "%d prompts in %v: %.4g a second of %.5g tokens, %.1f %% of them found within %v\n\n", t.Requests,
 			time.Duration(t.Seconds*1e9).Round(time.Second), t.Prompts, t.PromptTokens, 100*t.Repeat, time.Duration(ask.Keep*1e9))
 	}
-	command.Table(w,
+	rows := [][]string{
 		command.Row("KV of a token", big(float64(r.BytesPerToken)), tokenFormula(ask.Shape)),
 		command.Row("of a block", big(float64(r.BytesPerBlock)), fmt.Sprintf("× %d tokens", ask.Shape.BlockTokens)),
 		command.Row("", "", ""),
-		command.Row("computing makes", big(r.ComputeBytesPerSecond)+"/s", fmt.Sprintf("%.6g tokens/s × KV of a token", ask.Prefill)),
-		command.Row("the drives give", big(r.LoadBytesPerSecond)+"/s", fmt.Sprintf("%d × %s/s: %s", r.Drives, big(ask.DriveRead), verdict)),
-		command.Row("a prompt's found part", fmt.Sprintf("%.3g s saved", r.SavedSeconds), fmt.Sprintf("%.6g tokens: %.3g s computed, %.3g s loaded", found, r.ComputeSeconds, r.LoadSeconds)),
+		command.Row("computing makes", big(r.ComputeBytesPerSecond)+"/s",
+			fmt.Sprintf("%.6g tokens/s × KV of a token", ask.Prefill)),
+		command.Row("loading gives", big(r.LoadBytesPerSecond)+"/s", gives+": "+verdict),
+		command.Row("a prompt's found part", fmt.Sprintf("%.3g s saved", r.SavedSeconds),
+			fmt.Sprintf("%.6g tokens: %.3g s computed by %s, %.3g s loaded, with nothing beside it", found, r.ComputeSeconds,
+				server, r.LoadSeconds)),
 		command.Row("", "", ""),
-		command.Row("capacity", big(r.CapacityBytes), fmt.Sprintf("prompts/s × tokens computed in each × %v × KV of a token × copies × 1.04", time.Duration(ask.Keep*1e9))),
+		command.Row("capacity", big(r.CapacityBytes), fmt.Sprintf(
+			"prompts/s × tokens computed in each × %v × KV of a token × copies × 1.04", time.Duration(ask.Keep*1e9))),
 		command.Row("blocks", fmt.Sprintf("%.4g", r.Blocks), "at a time"),
 		command.Row("reads", big(r.ReadBytesPerSecond)+"/s", "prompts/s × tokens found in each × KV of a token"),
-		command.Row("writes", big(r.WriteBytesPerSecond)+"/s", fmt.Sprintf("prompts/s × tokens computed × KV of a token × copies × 1.15: %s a day", big(r.WritesPerDay))),
+		command.Row("writes", big(r.WriteBytesPerSecond)+"/s", fmt.Sprintf(
+			"prompts/s × tokens computed × KV of a token × copies × 1.15: %s a day", big(r.WritesPerDay))),
+	}
+	needed := fmt.Sprintf("%d for capacity, %d for reads, %d for wear", r.DrivesForCapacity, r.DrivesForReads,
+		r.DrivesForWear)
+	if r.Nodes > 1 {
+		rows = append(rows, command.Row("a node receives", big(r.NetworkBytesPerSecond)+"/s",
+			fmt.Sprintf("of %s/s: (reads + puts) × %.3g from others ÷ %d nodes", big(ask.Network), others, r.Nodes)))
+		needed += fmt.Sprintf("; as many on each of %d nodes", r.Nodes)
+	}
+	rows = append(rows,
 		command.Row("", "", ""),
-		command.Row("drives needed", r.DrivesNeeded, fmt.Sprintf("%d for capacity, %d for reads, %d for wear", r.DrivesForCapacity, r.DrivesForReads, r.DrivesForWear)),
-		command.Row("life of "+fmt.Sprint(r.Drives), years(r.YearsOfLife), fmt.Sprintf("%.3g whole drives a day, of %.3g promised for 5 years", r.DriveWritesPerDay, ask.DriveWrites)),
-		command.Row("index", big(r.IndexBytes), "64 bytes a block, in memory"),
-		command.Row("memory of a server", big(r.MemoryBytes), "index + DRAM tier 256 MiB + I/O 512 MiB + catalog and calls 548 MiB, each as set unless changed"),
-		command.Row("catalog's directory", big(r.CatalogBytes), fmt.Sprintf("2 × blocks × (100 + 9 × %d checksum chunks) + 250 MiB", r.ChecksumChunks)),
-	)
+		command.Row("drives needed", r.DrivesNeeded, needed),
+		command.Row("life of "+fmt.Sprint(r.Drives), years(r.YearsOfLife),
+			fmt.Sprintf("%.3g whole drives a day, of %.3g promised for 5 years", r.DriveWritesPerDay, ask.DriveWrites)),
+		command.Row("index of "+server, big(r.IndexBytes), "64 bytes a block, in memory"),
+		command.Row("memory of "+server, big(r.MemoryBytes),
+			"index + DRAM tier 256 MiB + I/O 512 MiB + catalog and calls 548 MiB, each as set unless changed"),
+		command.Row("catalog's directory", big(r.CatalogBytes),
+			fmt.Sprintf("2 × blocks × (100 + 9 × %d checksum chunks) + 250 MiB", r.ChecksumChunks)))
+	command.Table(w, rows...)
 	if r.Note != "" {
 		fmt.Fprintln(w, "\n"+r.Note)
 	}
 	if r.DrivesNeeded > r.Drives {
-		fmt.Fprintf(w, "\n%d drives are fewer than the %d that are needed: prompts come back later than their blocks stay, or wait for drives, or wear them out\n", r.Drives, r.DrivesNeeded)
+		fmt.Fprintf(w, "\n%d drives are fewer than the %d that are needed: prompts come back later than their blocks stay, "+
+			"or wait for drives, or wear them out\n", r.Drives, r.DrivesNeeded)
+	}
+	if r.DrivesForWear > r.Drives {
+		fmt.Fprintf(w, "\nwrites of at most %s a day to each drive keep them for %d years: skep serve --write-budget; what "+
+			"is read again gets them\n", big(ask.DriveWrites*float64(ask.DriveBytes)), size.Warranty)
 	}
 	if r.Settings != "" {
 		fmt.Fprintf(w, "\nwrote %s: skep serve --config %s --dir D\n", r.Settings, r.Settings)

@@ -16,18 +16,22 @@ type Ask struct {
 	Repeat       float64    // share of a prompt's tokens that an earlier prompt began with, 0 to 1
 	Keep         float64    // within how many seconds such a prompt comes
 	Prefill      float64    // tokens a second that the engines compute, all together
-	Drives       int        // 0: as many as are needed
+	Nodes        int        // that the engines and the drives are spread over, as many on each; one cluster
+	Network      float64    // bytes a second that a node receives; nothing where there is one node
+	Drives       int        // of all nodes; 0: as many as are needed
 	DriveBytes   int64
 	DriveRead    float64 // bytes a second
 	DriveWrites  float64 // whole drives a day that it may be written, over Warranty
 	Copies       int
 }
 
+// Warranty is the years for which drive writes a day are promised.
+const Warranty = 5
+
 // What is built into the arithmetic; docs/howto/size.md says why.
 const (
 	padding    = 1.04 // pages, headers, logs and the groups that are never full
 	collection = 1.15 // bytes written for each that is put: garbage collection
-	warranty   = 5.0  // years for which drive writes a day are promised
 
 	indexBytes   = 64        // a block
 	recordBytes  = 100       // of the catalog, a block
@@ -45,28 +49,35 @@ type Answer struct {
 
 	// KV that computing makes: loading wins above it (bytes/s)
 	ComputeBytesPerSecond float64 `json:"compute_bytes_per_second"`
-	LoadBytesPerSecond    float64 `json:"load_bytes_per_second"` // what the drives give together (bytes/s)
-	LoadingWins           bool    `json:"loading_wins"`          // the drives give more than computing makes
-	ComputeSeconds        float64 `json:"compute_seconds"`       // to compute what is found of a prompt (s)
-	LoadSeconds           float64 `json:"load_seconds"`          // to load it (s)
-	SavedSeconds          float64 `json:"saved_seconds"`         // of a prompt; below 0 loading loses (s)
+	// what the drives give together, and of several nodes the network takes (bytes/s)
+	LoadBytesPerSecond float64 `json:"load_bytes_per_second"`
+	NetworkLimits      bool    `json:"network_limits"`  // the drives would give more than the network takes
+	LoadingWins        bool    `json:"loading_wins"`    // loading gives more than computing makes
+	ComputeSeconds     float64 `json:"compute_seconds"` // for one node to compute what is found of a prompt (s)
+	LoadSeconds        float64 `json:"load_seconds"`    // to load it into one node, which nothing else loads (s)
+	SavedSeconds       float64 `json:"saved_seconds"`   // of a prompt; below 0 loading loses (s)
 
 	Blocks              float64 `json:"blocks"`                 // blocks kept at a time
 	CapacityBytes       float64 `json:"capacity_bytes"`         // of all drives, copies and padding included (bytes)
 	ReadBytesPerSecond  float64 `json:"read_bytes_per_second"`  // of what is found (bytes/s)
 	WriteBytesPerSecond float64 `json:"write_bytes_per_second"` // copies and garbage collection included (bytes/s)
 
+	Nodes int `json:"nodes"` // that all is spread over
+	// that a node receives of the others: what is found, and copies (bytes/s)
+	NetworkBytesPerSecond float64 `json:"network_bytes_per_second"`
+
 	DrivesForCapacity int     `json:"drives_for_capacity"`  // drives that hold it all
 	DrivesForReads    int     `json:"drives_for_reads"`     // drives that read fast enough
 	DrivesForWear     int     `json:"drives_for_wear"`      // drives that last long enough
-	DrivesNeeded      int     `json:"drives_needed"`        // the most of them, and of copies
+	DrivesNeeded      int     `json:"drives_needed"`        // the most of them, of copies and of nodes
 	Drives            int     `json:"drives"`               // asked about, or needed
+	DrivesOfNode      int     `json:"drives_of_node"`       // of them, at most
 	WritesPerDay      float64 `json:"writes_per_day"`       // of all drives (bytes)
 	DriveWritesPerDay float64 `json:"drive_writes_per_day"` // whole drives, of each
 	// until the promised writes are used up; at most 100 (years)
 	YearsOfLife    float64 `json:"years_of_life"`
-	IndexBytes     float64 `json:"index_bytes"`     // memory of the index (bytes)
-	CatalogBytes   float64 `json:"catalog_bytes"`   // the catalog's directory (bytes)
+	IndexBytes     float64 `json:"index_bytes"`     // memory of a node's index (bytes)
+	CatalogBytes   float64 `json:"catalog_bytes"`   // a node's catalog's directory (bytes)
 	MemoryBytes    float64 `json:"memory_bytes"`    // of a server, with its settings unchanged (bytes)
 	ChecksumChunks int     `json:"checksum_chunks"` // of a block
 	// the cap in the settings: at most what the drives have (bytes)
@@ -87,7 +98,9 @@ func (a *Ask) validate() error {
 		{"--repeat", a.Repeat, 0, 1, "0 to 1"},
 		{"--keep", a.Keep, 1, 1e10, "1s or more"},
 		{"--prefill", a.Prefill, 1, 1e12, "1 or more"},
-		{"--drives", float64(a.Drives), 0, 4096, "0 (as many as are needed) to 4096"},
+		{"--nodes", float64(a.Nodes), 1, 1024, "1 to 1024"},
+		{"--network", a.Network, 1e6, 1e15, "1MB or more, a second"},
+		{"--drives", float64(a.Drives), 0, 65536, "0 (as many as are needed) to 65536"},
 		{"--drive-size", float64(a.DriveBytes), 1 << 30, 1 << 60, "1GiB or more"},
 		{"--drive-read", a.DriveRead, 1e6, 1e15, "1MB or more, a second"},
 		{"--drive-writes", a.DriveWrites, 1e-3, 1e3, "0.001 to 1000 whole drives a day"},
@@ -127,10 +140,16 @@ func For(a Ask) (*Answer, error) {
 	r.DrivesForCapacity = atLeastOne(r.CapacityBytes / float64(a.DriveBytes))
 	r.DrivesForReads = atLeastOne(r.ReadBytesPerSecond / a.DriveRead)
 	r.DrivesForWear = atLeastOne(r.WritesPerDay / (a.DriveWrites * float64(a.DriveBytes)))
+	r.Nodes = a.Nodes
 	r.DrivesNeeded = max(r.DrivesForCapacity, r.DrivesForReads, r.DrivesForWear, a.Copies)
+	r.DrivesNeeded = (r.DrivesNeeded + a.Nodes - 1) / a.Nodes * a.Nodes
 	if r.Drives = a.Drives; r.Drives == 0 {
 		r.Drives = r.DrivesNeeded
 	}
+	if r.Drives < a.Nodes {
+		return nil, skep.Invalidf("size", "--drives", r.Drives, fmt.Sprintf("at least --nodes, %d: each has one", a.Nodes))
+	}
+	r.DrivesOfNode = (r.Drives + a.Nodes - 1) / a.Nodes
 	if r.Drives < a.Copies {
 		return nil, skep.Invalidf("size", "--drives", r.Drives, fmt.Sprintf("at least --copies, %d: each copy of a block lies on another drive", a.Copies))
 	}
@@ -138,22 +157,32 @@ func For(a Ask) (*Answer, error) {
 	r.DriveWritesPerDay = r.WritesPerDay / all
 	r.YearsOfLife = math.Inf(1)
 	if r.WritesPerDay > 0 {
-		r.YearsOfLife = warranty * a.DriveWrites / r.DriveWritesPerDay
+		r.YearsOfLife = Warranty * a.DriveWrites / r.DriveWritesPerDay
 	}
 	r.YearsOfLife = min(r.YearsOfLife, 100) // nothing is said of what lasts longer
 
 	r.ComputeBytesPerSecond = token * a.Prefill
 	r.LoadBytesPerSecond = float64(r.Drives) * a.DriveRead
+	nodes := float64(a.Nodes)
+	others := 1 - 1/nodes // the share of what a node needs that others have
+	one := r.LoadBytesPerSecond
+	if others > 0 {
+		one = min(one, a.Network/others)
+		r.NetworkLimits = r.LoadBytesPerSecond > nodes*a.Network/others
+		r.LoadBytesPerSecond = min(r.LoadBytesPerSecond, nodes*a.Network/others)
+	}
+	r.NetworkBytesPerSecond = others * (r.ReadBytesPerSecond + r.WriteBytesPerSecond/collection) / nodes
 	r.LoadingWins = r.LoadBytesPerSecond > r.ComputeBytesPerSecond
-	r.ComputeSeconds = found / a.Prefill
-	r.LoadSeconds = found * token / r.LoadBytesPerSecond
+	r.ComputeSeconds = found / (a.Prefill / nodes)
+	r.LoadSeconds = found * token / one
 	r.SavedSeconds = r.ComputeSeconds - r.LoadSeconds
 
 	kept := min(r.Blocks, all/padding/float64(a.Copies)/float64(r.BytesPerBlock)) // no more than the drives hold
+	kept /= nodes
 	r.IndexBytes = indexBytes * kept
 	r.CatalogBytes = 2*kept*float64(recordBytes+chunkBytes*r.ChecksumChunks) + catalogSpare
 	r.MemoryBytes = r.IndexBytes + dramBytes + ioBytes + otherBytes
-	r.SettingsCapacity = int64(min(r.CapacityBytes, all))
+	r.SettingsCapacity = int64(min(r.CapacityBytes/nodes, all/nodes))
 	r.SettingsBlockBytes = r.BytesPerBlock
 	return r, nil
 }

@@ -37,7 +37,7 @@ func asked(t *testing.T, model string) Ask {
 	s, err := Model(model)
 	require.NoError(t, err)
 	s.BlockTokens = 16
-	return Ask{Shape: s, Prompts: 2, PromptTokens: 10_000, Repeat: .8, Keep: 86_400, Prefill: 20_000,
+	return Ask{Shape: s, Prompts: 2, PromptTokens: 10_000, Repeat: .8, Keep: 86_400, Prefill: 20_000, Nodes: 1, Network: 1e9,
 		DriveBytes: 3_840_000_000_000, DriveRead: 6e9, DriveWrites: 1, Copies: 1}
 }
 
@@ -64,6 +64,37 @@ func TestTheManualsExample(t *testing.T) {
 	assert.Equal(t, 13, r.DrivesForCapacity)
 }
 
+// Ten nodes with ten times the work: each computes a prompt as the one did, and loads nine tenths of it from the others,
+// over the network where that is slower than all their drives.
+func TestAFleet(t *testing.T) {
+	t.Parallel()
+	one := asked(t, "llama-3.1-8b")
+	one.Drives = 4
+	alone, err := For(one)
+	require.NoError(t, err)
+	a := one
+	a.Nodes, a.Network, a.Prompts, a.Prefill, a.Drives = 10, 12.5e9, 20, 200_000, 40
+	r, err := For(a)
+	require.NoError(t, err)
+	assert.Equal(t, 4, r.DrivesOfNode)
+	assert.InEpsilon(t, alone.ComputeSeconds, r.ComputeSeconds, 1e-9)
+	assert.InEpsilon(t, 8_000*131_072*.9/12.5e9, r.LoadSeconds, 1e-9)
+	assert.InEpsilon(t, 10*12.5e9/.9, r.LoadBytesPerSecond, 1e-9)
+	assert.True(t, r.NetworkLimits)
+	assert.InEpsilon(t, .9*2*10_000*131_072, r.NetworkBytesPerSecond, 1e-9, "what is found, and what is put elsewhere")
+	assert.InEpsilon(t, alone.IndexBytes, r.IndexBytes, 1e-9)
+	assert.InEpsilon(t, alone.MemoryBytes, r.MemoryBytes, 1e-9)
+	assert.Equal(t, alone.SettingsCapacity, r.SettingsCapacity)
+
+	a.Drives = 0
+	r, err = For(a)
+	require.NoError(t, err)
+	assert.Equal(t, 140, r.Drives, "as many on each")
+	a.Drives = 9
+	_, err = For(a)
+	require.ErrorContains(t, err, "--nodes, 10")
+}
+
 func TestNothingRepeats(t *testing.T) {
 	t.Parallel()
 	a := asked(t, "llama-3.1-8b")
@@ -87,6 +118,8 @@ func TestWhatCannotBeIsRefusedByName(t *testing.T) {
 		"--repeat":        func(a *Ask) { a.Repeat = 1.5 },
 		"--keep":          func(a *Ask) { a.Keep = 0 },
 		"--prefill":       func(a *Ask) { a.Prefill = -1 },
+		"--nodes":         func(a *Ask) { a.Nodes = 0 },
+		"--network":       func(a *Ask) { a.Network = 0 },
 		"--drives":        func(a *Ask) { a.Drives = 1; a.Copies = 2 },
 		"--drive-size":    func(a *Ask) { a.DriveBytes = 4096 },
 		"--drive-read":    func(a *Ask) { a.DriveRead = 0 },
