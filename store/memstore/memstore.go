@@ -312,12 +312,24 @@ func (s *Store) Stats(ctx context.Context) (skep.Stats, error) {
 	for _, t := range s.tenants {
 		st.LeasedBytes += t.leased
 	}
+	st.Tenants = s.tenantsLocked()
 	st.Memory = []skep.MemoryStats{
 		{Name: "blocks", Used: s.used, Cap: s.opt.CapacityBytes},
 		{Name: "lent and open block writers", Used: s.memory, Cap: s.opt.MemoryBytes},
 		{Name: "events", Used: s.events.bytes(), Cap: s.events.capBytes()},
 	}
 	return st, nil
+}
+
+// tenantsLocked is what each tenant holds, the 64 that hold most. REQUIRES: s.mu.
+func (s *Store) tenantsLocked() (out []skep.TenantStats) {
+	for name, t := range s.tenants {
+		out = append(out, skep.TenantStats{Name: name, Bytes: t.used})
+	}
+	slices.SortFunc(out, func(a, b skep.TenantStats) int {
+		return cmp.Or(cmp.Compare(b.Bytes, a.Bytes), cmp.Compare(a.Name, b.Name))
+	})
+	return out[:min(len(out), 64)]
 }
 
 func copyCounts(m map[string]int64) map[string]int64 {

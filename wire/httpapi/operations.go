@@ -117,6 +117,7 @@ func (a *api) namespaces(r *http.Request, id auth.Identity) (any, error) {
 type TenantView struct {
 	Tenant            string  `json:"tenant"`
 	Namespaces        int     `json:"namespaces"`
+	Bytes             *int64  `json:"bytes,omitempty"` // it holds, one copy of each block; absent beyond the 64 that hold most
 	ShareBytes        int64   `json:"share_bytes"`
 	RequestsPerSecond float64 `json:"requests_per_second"`
 	BytesPerSecond    float64 `json:"bytes_per_second"`
@@ -137,8 +138,15 @@ func (a *api) tenants(r *http.Request, id auth.Identity) (any, error) {
 		}
 		return views[name]
 	}
+	st, err := a.o.Store.Stats(r.Context())
+	if err != nil {
+		return nil, err
+	}
 	for _, n := range seen {
 		view(n.Tenant).Namespaces++
+	}
+	for i := range st.Tenants {
+		view(st.Tenants[i].Name).Bytes = &st.Tenants[i].Bytes
 	}
 	for _, u := range a.o.Auth.Usage() {
 		v := view(u.Tenant)

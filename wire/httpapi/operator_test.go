@@ -2,8 +2,10 @@ package httpapi
 
 import (
 	"context"
+	"encoding/json"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"testing"
 	"time"
 
@@ -39,6 +41,23 @@ func TestATenantsAdminIsNoOperator(t *testing.T) {
 	}
 	assert.Equal(t, http.StatusForbidden, f.ask("POST", "/api/v1/jobs/scrub/start", tokenAdmin, "{}").Code)
 	assert.Empty(t, f.jobs.did)
+}
+
+// A tenant sees how much it holds, and nobody else's.
+func TestATenantSeesItsUse(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, false)
+	for _, token := range []string{tokenAdmin, tokenOperator} {
+		var list []TenantView
+		require.NoError(t, json.Unmarshal(f.ask("GET", "/api/v1/tenants", token, "").Body.Bytes(), &list))
+		i := slices.IndexFunc(list, func(v TenantView) bool { return v.Tenant == "a" })
+		require.GreaterOrEqual(t, i, 0)
+		require.NotNil(t, list[i].Bytes)
+		assert.Positive(t, *list[i].Bytes)
+	}
+	var list []TenantView
+	require.NoError(t, json.Unmarshal(f.ask("GET", "/api/v1/tenants", tokenOther, "").Body.Bytes(), &list))
+	assert.False(t, slices.ContainsFunc(list, func(v TenantView) bool { return v.Tenant == "a" }))
 }
 
 // An answer that takes long ends with the credential of who asked for it.

@@ -142,7 +142,7 @@ func TestLockstepSetsThatAreDeclined(t *testing.T) {
 	}}
 	f := serve(t, st, Options{})
 	c, plain := f.lockstep(), f.dial()
-	for i, kind := range []skep.Kind{skep.Full, skep.Quota, skep.Admission} {
+	for i, kind := range []skep.Kind{skep.Denied, skep.Full, skep.Quota, skep.Admission} {
 		for j, size := range []int{inlineBytes, 3*pieceBytes + 20_000} {
 			reason.Store(0)
 			require.Equal(t, "+OK\r\n", c.exactly(5, "SET", "k", "what was there"))
