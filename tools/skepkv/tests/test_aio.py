@@ -197,6 +197,20 @@ class OnServer(Stopping, unittest.IsolatedAsyncioTestCase):
         ended = await asyncio.gather(*tasks, return_exceptions=True)
         self.assertEqual([code_of(e) for e in ended], [skepkv.errors.CLOSED] * 3)
 
+    async def test_memory_that_a_server_may_write_to_is_held_when_the_store_is_closed(self):
+        store, space = await self.connect()
+        into = bytearray(64 << 10)
+        await space.put([key(0)], [block(0)])
+        self.stand_still()
+        task = asyncio.create_task(space.restore([key(0)], [into], timeout=60))
+        await turns()
+        with self.assertRaises(skepkv.NotReleased):
+            await store.close()
+        with self.assertRaises(skepkv.NotReleased):
+            await task
+        with self.assertRaises(BufferError):
+            into.extend(b"x")
+
     async def test_more_under_way_than_shared_memory_has(self):
         _, space = await self.connect(shared_bytes=1 << 20)
         keys, data = [key(i) for i in range(32)], [block(i, 256 << 10) for i in range(32)]
@@ -296,8 +310,10 @@ class Loops(Stopping):
         first.run_until_complete(turns())
         first.close()
         del task
+        with self.assertRaises(skepkv.SkepError):
+            second.run_until_complete(space.exists([key(0)], timeout=0.01))
         with self.assertRaises(BufferError):
-            into.extend(b"x")  # the call may write there
+            into.extend(b"x")  # the first loop's call may write there
         self.go_on()
         free = False
         while not free:
