@@ -360,9 +360,7 @@ class Space:
         timeout: float | None = None,
         accepted: bool = False,
     ) -> Stored:
-        done = await self._queued(
-            timeout, lambda q, t: q.put(self._space, keys, data, parent, depth, t, accepted)
-        )
+        done = await self._queued(timeout, lambda q, t: q.put(self._space, keys, data, parent, depth, t, accepted))
         return Stored(done.results, done.reasons)
 
     async def restore(
@@ -383,7 +381,7 @@ class Space:
 
 
 class Store:
-    """skepkv.Store, which is `blocking`: what does not wait is called there."""
+    """skepkv.Store, which is `blocking`: what does not wait is called there. It is closed here."""
 
     def __init__(self, calls: _Calls, blocking: skepkv.Store) -> None:
         self._calls, self.blocking = calls, blocking
