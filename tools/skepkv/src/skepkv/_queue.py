@@ -17,9 +17,9 @@ _DELETE, _HINT, _RENEW, _RELEASE, _FLUSH = range(8, 13)
 
 class Done(NamedTuple):
     """A call that is over. `tag` is what its submission returned; `code` is 0, else that of the SkepError which the
-    call of Space would have raised, and `text` says more. `results` are those of each key: of put outcomes, with `reasons`,
-    of restore codes, of lookup_each 1 or 0, of exists tiers, of want what it says. `blocks` is how many were stored,
-    landed, found, known or deleted; of a lookup they have `tokens` and `bytes`."""
+    call of Space would have raised, and `text` says more. `results` are those of each key: of put outcomes, with
+    `reasons`, of restore codes, of lookup_each 1 or 0, of exists tiers, of want what it says. `blocks` is how many were
+    stored, landed, found, known or deleted; of a lookup they have `tokens` and `bytes`."""
 
     tag: int
     code: int
@@ -45,9 +45,9 @@ class Queue:
     """At most `depth` calls that are under way or not yet drained. `fileno` can be read, as a selector says, while there is
     something to drain. Any thread may use it; it is a context manager.
 
-    Calls are Space's, Lease's and Store's, and return a tag at once, or None where the queue is full. They run side by side: one that needs
-    another's result is submitted when that was drained. Buffers are held until then. A lazy namespace is opened by the
-    first call, which waits for that."""
+    Calls are Space's, Lease's and Store's, and return a tag at once, or None where the queue is full. They run side by
+    side: one that needs another's result is submitted when that was drained. Buffers are held until then. A lazy
+    namespace is opened by the first call, which waits for that."""
 
     def __init__(self, store: Store, depth: int = 64) -> None:
         number, fd = c.c_uint64(), c.c_int()

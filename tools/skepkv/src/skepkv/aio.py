@@ -7,12 +7,13 @@
         into = [bytearray(5), bytearray(6)]
         assert await space.restore(keys, into)
 
-The calls of Space and Lease, and flush, go to a skepkv.Queue of each event loop, which the loop waits for: `depth` of them
-are under way at a time, without a thread for each, and others wait for room, in order. In a thread of the store's, of
-which it has `workers`, go connecting and closing, the opening of a namespace, purge, alloc, register, direct and stats.
+The calls of Space and Lease, and flush, go to a skepkv.Queue of each event loop, which the loop waits for: `depth` of
+them are under way at a time, without a thread for each, and others wait for room, in order. In a thread of the
+store's, of which it has `workers`, go connecting and closing, the opening of a namespace, purge, alloc, register,
+direct and stats.
 
-A timeout counts from the await. A task that is cancelled goes on when its call has ended, since that may use its buffers
-until then; the call's timeout bounds this. Calls under way when the store is closed are errors.
+A timeout counts from the await. A task that is cancelled goes on when its call has ended, since that may use its
+buffers until then; the call's timeout bounds this. Calls under way when the store is closed are errors.
 """
 
 from __future__ import annotations
