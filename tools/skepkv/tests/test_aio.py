@@ -1,7 +1,9 @@
 """The awaited face, against a real server and in this process."""
 
 import asyncio
+import contextlib
 import os
+import shutil
 import signal
 import tempfile
 import threading
@@ -20,7 +22,18 @@ def block(i, n=64 << 10):
     return bytes([i & 255, i >> 8 & 255, 3]) * (n // 3) + bytes(n % 3)
 
 
-class OnServer(unittest.IsolatedAsyncioTestCase):
+def code_of(done):
+    """The code of the error that a gather gives back."""
+    return done.code if isinstance(done, skepkv.SkepError) else None
+
+
+async def turns(n=100):
+    """Lets tasks get as far as they do without an answer."""
+    for _ in range(n):
+        await asyncio.sleep(0)
+
+
+class Stopping(unittest.TestCase):
     def setUp(self):
         self.server = Server()
         self.addCleanup(self.server.stop)
@@ -28,8 +41,13 @@ class OnServer(unittest.IsolatedAsyncioTestCase):
     def stand_still(self):
         self.server.process.send_signal(signal.SIGSTOP)
         os.waitpid(self.server.process.pid, os.WUNTRACED)  # until it stands
-        self.addCleanup(self.server.process.send_signal, signal.SIGCONT)
+        self.addCleanup(self.go_on)
 
+    def go_on(self):
+        self.server.process.send_signal(signal.SIGCONT)
+
+
+class OnServer(Stopping, unittest.IsolatedAsyncioTestCase):
     async def connect(self, **o):
         store = await aio.connect(self.server.url, **o)
         self.addAsyncCleanup(store.close)
@@ -44,6 +62,7 @@ class OnServer(unittest.IsolatedAsyncioTestCase):
         self.assertEqual((found.blocks, bool(found.lease)), (4, True))
         async with found.lease as lease:
             await lease.renew(20)
+            await lease.renew()
             into = [bytearray(64 << 10) for _ in range(4)]
             self.assertTrue(await space.restore(keys, into, lease))
             self.assertEqual(into, blocks)
@@ -57,6 +76,9 @@ class OnServer(unittest.IsolatedAsyncioTestCase):
         self.assertTrue(await space.restore(keys[:1], [memory.view]))
         self.assertEqual(memory.view, blocks[0])
         memory.free()
+        self.assertEqual(await space.hint(keys + [key(9)], next_use=60, program="p"), 4)
+        with self.assertRaises(skepkv.Invalid):
+            await space.hint(keys, steps=-1)
         await store.flush()
         self.assertEqual(await space.delete(keys), 4)
         self.assertFalse(await space.restore(keys, into), "a miss is no exception")
@@ -79,72 +101,242 @@ class OnServer(unittest.IsolatedAsyncioTestCase):
         self.stand_still()
         calls = [asyncio.create_task(space.exists([key(0)], timeout=60)) for _ in range(2)]
         queued = asyncio.create_task(space.exists([key(0)], timeout=0.01))  # behind them
-        for _ in range(100):
-            await asyncio.sleep(0)
+        await turns()
         self.assertFalse(any(c.done() for c in calls))
         await asyncio.sleep(0.02)
-        self.server.process.send_signal(signal.SIGCONT)
+        self.go_on()
         self.assertEqual([(await c)[0] != 0 for c in calls], [True] * 2)
         with self.assertRaises(skepkv.SkepError) as e:
             await queued
         self.assertEqual(e.exception.code, skepkv.errors.DEADLINE)
 
     async def test_a_task_that_is_cancelled_has_its_buffers_back_when_it_ends(self):
-        store, space = await self.connect()
-        into, began, go = bytearray(64 << 10), threading.Event(), threading.Event()
+        _, space = await self.connect()
+        into = bytearray(64 << 10)
         await space.put([key(0)], [block(0)])
-        restore = space._space.restore
-
-        def slow(*args):
-            began.set()
-            go.wait(60)
-            return restore(*args)
-
-        space._space.restore = slow
+        self.stand_still()
         task = asyncio.create_task(space.restore([key(0)], [into]))
-        while not began.is_set():
-            await asyncio.sleep(0)
+        await turns()
         for _ in range(3):
             task.cancel()
             await asyncio.sleep(0)
         self.assertFalse(task.done(), "the call may write there")
-        go.set()
+        self.go_on()
         with self.assertRaises(asyncio.CancelledError):
             await task
         self.assertEqual(into, block(0))
+        into.extend(b"x")  # nobody holds it
+
+    async def test_calls_under_way_have_no_threads(self):
+        store, space = await self.connect(depth=32)
+        await space.put([key(0)], [block(0)])
+        self.stand_still()
+        before = threading.active_count()
+        calls = [asyncio.create_task(space.exists([key(0)], timeout=60)) for _ in range(40)]
+        await turns()
+        (lane,) = store._calls._lanes.values()
+        self.assertEqual((len(lane._under), len(lane._waiting)), (32, 8))
+        self.assertEqual(threading.active_count(), before)
+        self.go_on()
+        self.assertNotIn(b"\0", await asyncio.gather(*calls))
+
+    async def test_calls_wait_for_room_in_order(self):
+        _, space = await self.connect(depth=1)
+        self.stand_still()
+        ended = []
+
+        async def one(i):
+            await space.exists([key(0)], timeout=60)
+            ended.append(i)
+
+        tasks = [asyncio.create_task(one(i)) for i in range(6)]
+        await turns()
+        with self.assertRaises(skepkv.SkepError) as e:
+            await space.exists([key(0)], timeout=0.01)
+        self.assertEqual((e.exception.code, e.exception.text), (skepkv.errors.DEADLINE, "the queue was full"))
+        tasks[2].cancel()
+        with self.assertRaises(asyncio.CancelledError):
+            await tasks[2]  # at once: it is not under way
+        self.assertEqual(ended, [])
+        self.go_on()
+        await asyncio.gather(*(tasks[i] for i in (0, 1, 3, 4, 5)))
+        self.assertEqual(ended, [0, 1, 3, 4, 5])
+
+    async def test_room_that_a_cancelled_task_was_given_goes_to_the_next(self):
+        _, space = await self.connect(depth=1)
+        self.stand_still()
+
+        async def first():
+            await space.exists([key(0)], timeout=60)
+            return second.cancel()  # it has the room, and has not run yet
+
+        one = asyncio.create_task(first())
+        await turns()
+        second = asyncio.create_task(space.exists([key(0)]))
+        third = asyncio.create_task(space.exists([key(0)]))
+        await turns()
+        self.go_on()
+        self.assertTrue(await one)
+        with self.assertRaises(asyncio.CancelledError):
+            await second
+        self.assertEqual(await third, b"\0")
+
+    async def test_a_timeout_ends_what_is_under_way(self):
+        _, space = await self.connect()
+        self.stand_still()
+        with self.assertRaises(skepkv.SkepError) as e:
+            await space.exists([key(0)], timeout=0.01)
+        self.assertEqual(e.exception.code, skepkv.errors.DEADLINE)
+
+    async def test_a_closed_store_ends_what_is_under_way_and_what_waits(self):
+        store, space = await self.connect(depth=1)
+        self.stand_still()
+        tasks = [asyncio.create_task(space.exists([key(0)], timeout=60)) for _ in range(3)]
+        await turns()
+        await store.close()
+        ended = await asyncio.gather(*tasks, return_exceptions=True)
+        self.assertEqual([code_of(e) for e in ended], [skepkv.errors.CLOSED] * 3)
+
+    async def test_memory_that_a_server_may_write_to_is_held_when_the_store_is_closed(self):
+        store, space = await self.connect()
+        into = bytearray(64 << 10)
+        await space.put([key(0)], [block(0)])
+        self.stand_still()
+        task = asyncio.create_task(space.restore([key(0)], [into], timeout=60))
+        await turns()
+        with self.assertRaises(skepkv.NotReleased):
+            await store.close()
+        with self.assertRaises(skepkv.NotReleased):
+            await task
+        with self.assertRaises(BufferError):
+            into.extend(b"x")
+
+    async def test_more_under_way_than_shared_memory_has(self):
+        _, space = await self.connect(shared_bytes=1 << 20)
+        keys, data = [key(i) for i in range(32)], [block(i, 256 << 10) for i in range(32)]
+        await space.put(keys, data)
+        into = [bytearray(256 << 10) for _ in keys]
+        self.assertTrue(all(await asyncio.gather(*(space.restore([k], [i]) for k, i in zip(keys, into)))))
+        self.assertEqual(into, data)
+
+    async def test_a_namespace_is_opened_anew_on_another_store(self):
+        _, space = await self.connect()
+        await space.put([key(0)], [block(0)])
+        self.server.kill()
+        shutil.rmtree(os.path.join(self.server.dir, "store"))
+        self.server.start()
+        there = None
+        while there is None:
+            try:
+                there = await space.exists([key(0)], timeout=20)
+            except skepkv.SkepError as e:
+                self.assertEqual(e.code, skepkv.errors.UNAVAILABLE)
+        self.assertEqual(there, b"\0")
+        self.assertTrue(await space.put([key(0)], [block(0)]))
 
     async def test_a_server_that_is_not_there(self):
         with self.assertRaises(skepkv.SkepError):
             await aio.connect("unix:/nowhere/s")
 
     async def test_what_is_wrong(self):
-        for workers in (0, 1000, "4", True):
-            with self.assertRaisesRegex(ValueError, "workers"):
-                await aio.connect(self.server.url, workers=workers)
+        for wrong in (0, 5000, "4", True):
+            for name in ("workers", "depth"):
+                with self.assertRaisesRegex(ValueError, name):
+                    await aio.connect(self.server.url, **{name: wrong})
         store, space = await self.connect()
         with self.assertRaises(ValueError):
             await space.exists([key(0)], timeout=-1)
+        with self.assertRaisesRegex(BufferError, "writable"):
+            await space.restore([key(0)], [b"x"])
         await store.close()
         with self.assertRaises(skepkv.SkepError) as e:
             await space.exists([key(0)])
         self.assertEqual(e.exception.code, skepkv.errors.CLOSED)
 
     async def test_a_forked_process_is_refused(self):
-        _, space = await self.connect()
+        store, space = await self.connect()
         await space.put([key(0)], [block(0)])
         child = os.fork()
         if child == 0:
             code = 1
             try:
                 signal.alarm(60)  # it would wait for ever
-                try:
-                    space.exists([key(0)]).send(None)
-                except skepkv.Forked:
-                    code = 0
+                for call in (space.exists([key(0)]), store.close()):  # the parent's loop goes on
+                    try:
+                        call.send(None)
+                    except skepkv.Forked:
+                        code += 1
+                code = 0 if code == 3 else 1
             finally:
                 os._exit(code)
         self.assertEqual(os.waitpid(child, 0)[1], 0)
         self.assertNotEqual(await space.exists([key(0)]), b"\0")
+
+
+class Loops(Stopping):
+    """One event loop after the other."""
+
+    def new(self):
+        loop = asyncio.new_event_loop()
+        loop.set_exception_handler(lambda *_: None)  # tasks that are dropped
+        self.addCleanup(loop.close)
+        return loop
+
+    def connect(self, loop):
+        store = loop.run_until_complete(aio.connect(self.server.url))
+
+        def shut():
+            with contextlib.closing(asyncio.new_event_loop()) as last:
+                last.run_until_complete(store.close())
+
+        self.addCleanup(shut)
+        return store, loop.run_until_complete(store.namespace("n"))
+
+    def test_a_loop_takes_over_from_one_that_was_closed(self):
+        first, second = self.new(), self.new()
+        store, space = self.connect(first)
+        self.assertTrue(first.run_until_complete(space.put([key(0)], [block(0)])))
+        first.close()
+        self.assertNotEqual(second.run_until_complete(space.exists([key(0)])), b"\0")
+        self.assertEqual(list(store._calls._lanes), [second])
+
+    def test_a_loop_is_closed_with_a_call_under_way(self):
+        first, second = self.new(), self.new()
+        _, space = self.connect(first)
+        first.run_until_complete(space.put([key(0)], [block(0)]))
+        self.stand_still()
+        into = bytearray(64 << 10)
+        task = first.create_task(space.restore([key(0)], [into]))
+        first.run_until_complete(turns())
+        first.close()
+        del task
+        with self.assertRaises(skepkv.SkepError):
+            second.run_until_complete(space.exists([key(0)], timeout=0.01))
+        with self.assertRaises(BufferError):
+            into.extend(b"x")  # the first loop's call may write there
+        self.go_on()
+        free = False
+        while not free:
+            self.assertNotEqual(second.run_until_complete(space.exists([key(0)])), b"\0")
+            try:
+                into.extend(b"x")
+                free = True
+            except BufferError:
+                pass
+        self.assertEqual(into, block(0) + b"x")
+
+    def test_a_store_is_closed_after_its_loop(self):
+        first = self.new()
+        store, space = self.connect(first)
+        self.stand_still()
+        task = first.create_task(space.exists([key(0)], timeout=60))
+        first.run_until_complete(turns())
+        first.close()
+        del task
+        self.new().run_until_complete(store.close())
+        with self.assertRaises(skepkv.SkepError) as e:
+            self.new().run_until_complete(space.exists([key(0)]))
+        self.assertEqual(e.exception.code, skepkv.errors.CLOSED)
 
 
 class Embedded(unittest.IsolatedAsyncioTestCase):

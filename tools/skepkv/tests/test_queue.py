@@ -60,6 +60,25 @@ class Queues(unittest.TestCase):
         (found,) = self.wait(self.queue.lookup(chain, keys))
         self.assertEqual((found.blocks, bool(found.lease)), (3, False))
 
+    def test_leases_and_what_is_known_of_blocks(self):
+        keys = [key(i) for i in range(2)]
+        self.wait(self.queue.put(self.space, keys[:1], [block(0, 9000)]))
+        want, found, known, flushed = self.wait(
+            self.queue.want(self.space, keys),
+            self.queue.lookup(self.space, keys, lease=5),
+            self.queue.hint(self.space, keys, next_use=60),
+            self.queue.flush(),
+        )
+        self.assertEqual((want.results, known.blocks, flushed.code), (b"\xff\xff", 1, 0))
+        self.assertEqual((found.blocks, found.tokens, found.bytes), (1, 1, 9000))
+        self.assertEqual([d.code for d in self.wait(self.queue.renew(found.lease, 9))], [0])
+        self.assertEqual([d.code for d in self.wait(self.queue.renew(found.lease))], [0])
+        number = found.lease.number
+        self.assertEqual([d.code for d in self.wait(self.queue.release(found.lease))], [0])
+        self.assertFalse(found.lease)
+        found.lease.number = number
+        self.assertEqual([d.code for d in self.wait(self.queue.renew(found.lease))], [skepkv.errors.LEASE_EXPIRED])
+
     def test_what_is_wrong_is_refused_at_once(self):
         with self.assertRaises(skepkv.Invalid):
             self.store.queue(0)

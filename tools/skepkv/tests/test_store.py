@@ -89,6 +89,7 @@ class Calls:
         self.assertEqual(there, [True, False, True, True, False])
         self.assertTrue(lease)
         lease.renew(5)
+        lease.renew()
         number = lease.number
         lease.release()
         with self.assertRaises(skepkv.SkepError) as e:

@@ -2,36 +2,42 @@
 
 from __future__ import annotations
 
+import builtins
 import ctypes as c
 import itertools
 from typing import Any, NamedTuple, Sequence
 
 from . import _store, errors
-from ._library import KEY, DoneStruct, Held, OpStruct, Scope, array, joined, library
-from ._store import Lease, Space, Store, _ms
+from ._library import KEY, DoneStruct, Held, Hints, OpStruct, Scope, array, joined, library
+from ._store import Lease, Space, Store, _hints, _ms
 
-_LOOKUP, _LOOKUP_EACH, _EXISTS, _LOAD, _SAVE, _ACCEPTED, _DELETE = 1, 2, 3, 5, 6, 7, 8
+_LOOKUP, _LOOKUP_EACH, _EXISTS, _WANT, _LOAD, _SAVE, _ACCEPTED = range(1, 8)
+_DELETE, _HINT, _RENEW, _RELEASE, _FLUSH = range(8, 13)
 
 
 class Done(NamedTuple):
     """A call that is over. `tag` is what its submission returned; `code` is 0, else that of the SkepError which the
-    call of Space would have raised, and `text` says more. `results` are those of each key: of put outcomes, with `reasons`,
-    of restore codes, of lookup_each 1 or 0, of exists tiers. `blocks` is how many were stored, landed, found or deleted."""
+    call of Space would have raised, and `text` says more. `results` are those of each key: of put outcomes, with
+    `reasons`, of restore codes, of lookup_each 1 or 0, of exists tiers, of want what it says. `blocks` is how many were
+    stored, landed, found, known or deleted; of a lookup they have `tokens` and `bytes`."""
 
     tag: int
     code: int
     text: str
     blocks: int
-    results: bytes
-    reasons: bytes
+    results: builtins.bytes
+    reasons: builtins.bytes
     lease: Lease
+    tokens: int = 0
+    bytes: int = 0
 
 
 class _Call:
     """What a call has until it is drained."""
 
-    def __init__(self, space: Space, n: int, held: Held | None) -> None:
+    def __init__(self, space: Space | None, n: int, held: Held | None) -> None:
         self.space, self.held = space, held
+        self.namespace = 0  # its number
         self.results, self.reasons = array(c.c_uint8, n)(), array(c.c_uint8, n)()
 
 
@@ -39,9 +45,9 @@ class Queue:
     """At most `depth` calls that are under way or not yet drained. `fileno` can be read, as a selector says, while there is
     something to drain. Any thread may use it; it is a context manager.
 
-    Calls are Space's and return a tag at once, or None where the queue is full. They run side by side: one that needs
-    another's result is submitted when that was drained. Buffers are held until then. A lazy namespace is opened by the
-    first call, which waits for that."""
+    Calls are Space's, Lease's and Store's, and return a tag at once, or None where the queue is full. They run side by
+    side: one that needs another's result is submitted when that was drained. Buffers are held until then. A lazy
+    namespace is opened by the first call, which waits for that."""
 
     def __init__(self, store: Store, depth: int = 64) -> None:
         number, fd = c.c_uint64(), c.c_int()
@@ -64,8 +70,26 @@ class Queue:
     def exists(self, space: Space, keys: Any, timeout: float | None = None) -> int | None:
         return self._submit(_EXISTS, space, keys, timeout)
 
+    def want(self, space: Space, keys: Any, timeout: float | None = None) -> int | None:
+        return self._submit(_WANT, space, keys, timeout)
+
     def delete(self, space: Space, keys: Any, timeout: float | None = None) -> int | None:
         return self._submit(_DELETE, space, keys, timeout)
+
+    def hint(self, space: Space, keys: Any, *, timeout: float | None = None, **future: Any) -> int | None:
+        return self._submit(_HINT, space, keys, timeout, future=_hints(**future))
+
+    def renew(self, lease: Lease, seconds: float = 0) -> int | None:
+        return self._submit(_RENEW, None, b"", None, lease=seconds or None, number=lease.number)
+
+    def release(self, lease: Lease) -> int | None:
+        tag = self._submit(_RELEASE, None, b"", None, number=lease.number)
+        if tag is not None:
+            lease.number = 0
+        return tag
+
+    def flush(self, timeout: float | None = None) -> int | None:
+        return self._submit(_FLUSH, None, b"", timeout)
 
     def put(
         self,
@@ -92,7 +116,7 @@ class Queue:
     def _submit(
         self,
         what: int,
-        space: Space,
+        space: Space | None,
         keys: Any,
         timeout: float | None,
         lease: float | None = None,
@@ -100,18 +124,22 @@ class Queue:
         parent: bytes | None = None,
         depth: int = 0,
         number: int = 0,
+        future: Hints | None = None,
     ) -> int | None:
         names = joined(keys)
         call, taken = _Call(space, len(names) // KEY, held), c.c_uint32()
         tag = next(self._tags)
         self._calls[tag] = call  # before another thread may drain it
         try:
-            if not space._number[0]:
-                space.open(timeout)
-            scope = space._scope()
             op = OpStruct(size=c.sizeof(OpStruct), what=what, tag=tag, n=len(names) // KEY, depth=depth, lease=number)
-            op.scope, op.keys, op.parent = c.pointer(scope), names, parent
-            op.lease_ms, op.timeout_ms = -1 if lease is None else _ms(lease), _ms(timeout)
+            op.keys, op.parent, op.timeout_ms = names, parent, _ms(timeout)
+            if space is not None:
+                if not space._number[0]:
+                    space.open(timeout)
+                call.namespace, op.scope = space._number[0], c.pointer(space._scope())
+            op.lease_ms = _ms(lease) if lease is not None else 0 if what == _RENEW else -1
+            if future is not None:
+                op.future = c.pointer(future)
             if held is not None:
                 op.blocks, op.lengths = c.cast(held.addresses, c.c_void_p), c.cast(held.lengths, c.c_void_p)
             op.results, op.reasons = c.addressof(call.results), c.addressof(call.reasons)
@@ -137,9 +165,10 @@ class Queue:
             else:
                 call.held.release()
         text, lease = d.message.decode(errors="replace"), Lease(self._store, d.lease)
-        if d.code == errors.NOT_FOUND and call.space._number:
+        if d.code == errors.NOT_FOUND and call.space is not None and call.space._number[0] == call.namespace:
             call.space._number[0] = 0  # another store is there: the next call opens the namespace anew
-        return Done(d.tag, d.code, text, d.blocks, bytes(call.results), bytes(call.reasons), lease)
+        results, reasons = bytes(call.results), bytes(call.reasons)
+        return Done(d.tag, d.code, text, d.blocks, results, reasons, lease, d.tokens, d.bytes)
 
     def close(self, timeout: float | None = None) -> None:
         """Ends what is under way, and the queue. NotReleased: buffers are in use yet, and are held until the store is

@@ -28,6 +28,13 @@ def _ms(seconds: float | None) -> int:
     return max(1, int(seconds * 1000))
 
 
+def _hints(
+    pin: float = 0, next_use: float = 0, ttl: float = 0, steps: int = 0, drop: bool = False, program: str = ""
+) -> Hints:
+    """What Space.hint is given."""
+    return Hints(round(pin * 1000), round(next_use * 1000), round(ttl * 1000), steps, drop, program.encode() or None)
+
+
 class Lease:
     """A promise that the blocks of a lookup stay. It ends with `release`, with the block of a `with`, or by itself."""
 
@@ -45,7 +52,7 @@ class Lease:
 
     def renew(self, seconds: float = 0) -> None:
         """Makes it last for so many seconds from now (0: as of a lookup that names none). SkepError 10: it has run out."""
-        library().call("renew", self._store._number, self.number, _ms(seconds))
+        library().call("renew", self._store._number, self.number, _ms(seconds or None))
 
     def release(self) -> None:
         """Gives it back. Once is enough."""
@@ -342,8 +349,7 @@ class Space:
         `program` is whose they are, in statistics. It changes what is kept, never what is right. SkepError 5: no more
         may be pinned, and nothing is."""
         names, out = joined(keys), c.c_uint32()
-        h = Hints(round(pin * 1000), round(next_use * 1000), round(ttl * 1000), steps, drop, program.encode() or None)
-        n = len(names) // KEY
+        h, n = _hints(pin, next_use, ttl, steps, drop, program), len(names) // KEY
         self._scoped(
             timeout,
             lambda sc, ms: library().call(
