@@ -175,3 +175,74 @@ func TestHelmTakesTheChart(t *testing.T) {
 	require.NoError(t, err, "%s", out)
 	require.Len(t, documents(t, string(out)), 6)
 }
+
+// Each drive of a node is mounted in its way and is a device of the server's, which makes no files of its own then.
+func TestTheChartsDevices(t *testing.T) {
+	t.Parallel()
+	files := rendered(t, "kv", map[string]any{
+		"devices": []any{
+			map[string]any{"hostPath": "/mnt/nvme0"},
+			map[string]any{"storageClass": "local-nvme", "size": "3500Gi"},
+			map[string]any{"storageClass": "local-raw", "size": "3400Gi", "block": true},
+		},
+		"podSecurity": map[string]any{"runAsUser": 1000, "supplementalGroups": []any{6}},
+	})
+	settings := settingsOf(t, files)
+	require.Equal(t, []any{"/devices/0/skep", "/devices/1/skep", "/dev/skep-2"}, settings["devices"])
+	require.NotContains(t, settings, "file_devices")
+
+	var set struct {
+		Spec struct {
+			Template struct {
+				Spec struct {
+					SecurityContext map[string]any `yaml:"securityContext"`
+					Containers      []struct {
+						VolumeMounts  []struct{ Name string } `yaml:"volumeMounts"`
+						VolumeDevices []map[string]string     `yaml:"volumeDevices"`
+					}
+					Volumes []map[string]any
+				}
+			}
+			VolumeClaimTemplates []struct {
+				Metadata struct{ Name string }
+				Spec     struct {
+					StorageClassName string `yaml:"storageClassName"`
+					VolumeMode       string `yaml:"volumeMode"`
+					Resources        struct{ Requests map[string]string }
+				}
+			} `yaml:"volumeClaimTemplates"`
+		}
+	}
+	require.NoError(t, yaml.Unmarshal([]byte(files["statefulset.yaml"]), &set))
+	pod, claims := set.Spec.Template.Spec, set.Spec.VolumeClaimTemplates
+	names := ""
+	for _, m := range pod.Containers[0].VolumeMounts {
+		names += m.Name + " "
+	}
+	require.Equal(t, "data config tokens peers device-0 device-1 ", names)
+	require.Equal(t, []map[string]string{{"name": "device-2", "devicePath": "/dev/skep-2"}}, pod.Containers[0].VolumeDevices)
+	require.Contains(t, pod.Volumes, map[string]any{"name": "device-0",
+		"hostPath": map[string]any{"path": "/mnt/nvme0", "type": "Directory"}})
+	require.Equal(t, 1000, pod.SecurityContext["runAsUser"])
+	require.Equal(t, []any{6}, pod.SecurityContext["supplementalGroups"])
+	require.Equal(t, true, pod.SecurityContext["runAsNonRoot"], "what is not set stays")
+	require.Len(t, claims, 3)
+	require.Equal(t, "device-1 local-nvme ", claims[1].Metadata.Name+" "+claims[1].Spec.StorageClassName+" "+claims[1].Spec.VolumeMode)
+	require.Equal(t, "device-2 local-raw Block", claims[2].Metadata.Name+" "+claims[2].Spec.StorageClassName+" "+claims[2].Spec.VolumeMode)
+	require.Equal(t, "3400Gi", claims[2].Spec.Resources.Requests["storage"])
+
+	own := map[string]any{"devices": []any{"/dev/nvme0n1"}}
+	settings = settingsOf(t, rendered(t, "kv", map[string]any{"settings": own}))
+	require.Equal(t, own["devices"], settings["devices"])
+	require.NotContains(t, settings, "file_devices", "the server takes one of them")
+}
+
+// settingsOf are the server's settings in what was rendered.
+func settingsOf(t *testing.T, files map[string]string) (out map[string]any) {
+	t.Helper()
+	for _, doc := range documents(t, files["configmap.yaml"]) {
+		data := doc.(map[string]any)["data"].(map[string]any)
+		require.NoError(t, yaml.Unmarshal([]byte(data["skep.yaml"].(string)), &out))
+	}
+	return out
+}

@@ -10,9 +10,29 @@
 {{- define "skep.peers" -}}
 {{ .Values.existing.peers | default (printf "%s-peers" .Release.Name) }}
 {{- end -}}
+{{- define "skep.security" -}}
+{{- $own := dict "runAsNonRoot" true "runAsUser" 65532 "fsGroup" 65532 -}}
+{{- $_ := set $own "fsGroupChangePolicy" "OnRootMismatch" -}}
+{{- $_ := set $own "seccompProfile" (dict "type" "RuntimeDefault") -}}
+{{ mergeOverwrite $own .Values.podSecurity | toYaml }}
+{{- end -}}
+{{- define "skep.raw" -}}
+{{- range $i, $d := .Values.devices }}
+{{- if get $d "block" }}
+- {name: device-{{ $i }}, devicePath: /dev/skep-{{ $i }}}
+{{- end }}
+{{- end }}
+{{- end -}}
 {{- define "skep.settings" -}}
 dir: /data
+{{- if .Values.devices }}
+devices:
+  {{- range $i, $d := .Values.devices }}
+  - {{ if get $d "block" }}/dev/skep-{{ $i }}{{ else }}/devices/{{ $i }}/skep{{ end }}
+  {{- end }}
+{{- else if not (hasKey .Values.settings "devices") }}
 file_devices: {{ .Values.fileDevices }}
+{{- end }}
 listen: 0.0.0.0:7420
 resp: 0.0.0.0:7421
 http: 0.0.0.0:7422
