@@ -160,6 +160,13 @@ func TestTheChartsValues(t *testing.T) {
 		require.Contains(t, pod, want)
 	}
 	require.Contains(t, files["NOTES.txt"], "kubectl exec -n default kv-0 -- /skep cluster status")
+	require.Contains(t, files["NOTES.txt"], "one address, kv.default.svc.cluster.local:7420,")
+	require.NotContains(t, files["NOTES.txt"]+pod, "/run/skep")
+
+	files = rendered(t, "kv", map[string]any{"socketDir": "/srv/skep"})
+	require.Equal(t, "/run/skep/skep.sock", settingsOf(t, files)["unix"])
+	require.Contains(t, files["statefulset.yaml"], "hostPath: {path: /srv/skep, type: DirectoryOrCreate}")
+	require.Contains(t, files["NOTES.txt"], "with /srv/skep mounted at /run/skep by hostPath")
 }
 
 // Where Helm is installed it looks for itself.

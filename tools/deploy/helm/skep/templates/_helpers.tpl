@@ -36,7 +36,7 @@ file_devices: {{ .Values.fileDevices }}
 listen: 0.0.0.0:7420
 resp: 0.0.0.0:7421
 http: 0.0.0.0:7422
-unix: none
+unix: {{ if .Values.socketDir }}/run/skep/skep.sock{{ else }}none{{ end }}
 join:
   seeds:
     {{- range $i := until (int .Values.nodes) }}
