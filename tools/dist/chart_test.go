@@ -126,6 +126,8 @@ func TestTheChartIsTheManifest(t *testing.T) {
 		return out
 	}
 	require.Equal(t, settings(want), settings(got))
+	pod := got["StatefulSet skep"].(map[string]any)["spec"].(map[string]any)["template"].(map[string]any)
+	delete(pod["metadata"].(map[string]any), "annotations") // a checksum of the settings
 	require.Equal(t, want, got)
 }
 
@@ -181,6 +183,49 @@ func TestHelmTakesTheChart(t *testing.T) {
 	out, err = exec.Command(helm, "template", "skep", chart).CombinedOutput()
 	require.NoError(t, err, "%s", out)
 	require.Len(t, documents(t, string(out)), 6)
+}
+
+// Another value that reaches the settings starts the pods anew, and one that does not leaves them.
+func TestTheChartsPodsFollowTheSettings(t *testing.T) {
+	t.Parallel()
+	annotation := func(values map[string]any) string {
+		_, text, _ := strings.Cut(rendered(t, "kv", values)["statefulset.yaml"], "annotations: {skep/settings: ")
+		text, _, found := strings.Cut(text, "}\n")
+		require.True(t, found)
+		require.Len(t, text, 64)
+		return text
+	}
+	as := annotation(nil)
+	require.NotEqual(t, as, annotation(map[string]any{"capacity": "500GiB"}))
+	require.NotEqual(t, as, annotation(map[string]any{"tenant": "test"}))
+	require.NotEqual(t, as, annotation(map[string]any{"settings": map[string]any{"resp": "none"}}))
+	require.Equal(t, as, annotation(map[string]any{"imagePullSecrets": []any{map[string]any{"name": "r"}}}))
+}
+
+// With a certificate engines' ports, probes, the other nodes and Prometheus speak TLS.
+func TestTheChartsTLS(t *testing.T) {
+	t.Parallel()
+	files := rendered(t, "kv", map[string]any{"tls": map[string]any{"secretName": "cert"},
+		"imagePullSecrets": []any{map[string]any{"name": "registry"}},
+		"serviceMonitor":   map[string]any{"enabled": true, "labels": map[string]any{"release": "prometheus"}}})
+	settings := settingsOf(t, files)
+	require.Equal(t, map[string]any{"cert": "/tls/tls.crt", "key": "/tls/tls.key"}, settings["tls"])
+	require.Equal(t, "/tls/ca.crt", settings["peers"].(map[string]any)["server_ca"])
+	require.Equal(t, "/tokens/nodes", settings["peers"].(map[string]any)["token_file"], "what follows stays in place")
+	pod := files["statefulset.yaml"]
+	require.NotEmpty(t, documents(t, pod))
+	require.Equal(t, 3, strings.Count(pod, "port: http, scheme: HTTPS}"))
+	require.Contains(t, pod, "{name: tls, mountPath: /tls, readOnly: true}")
+	require.Contains(t, pod, "secret: {secretName: cert, defaultMode: 0440}")
+	require.Contains(t, pod, "- name: registry")
+	monitor := documents(t, files["servicemonitor.yaml"])["ServiceMonitor kv"].(map[string]any)
+	require.Equal(t, map[string]any{"release": "prometheus"}, monitor["metadata"].(map[string]any)["labels"])
+	require.Equal(t, []any{map[string]any{"port": "http", "scheme": "https",
+		"authorization": map[string]any{"credentials": map[string]any{"name": "kv-tokens", "key": "operator"}},
+		"tlsConfig": map[string]any{"serverName": "kv.default.svc.cluster.local",
+			"ca": map[string]any{"secret": map[string]any{"name": "cert", "key": "ca.crt"}}}}},
+		monitor["spec"].(map[string]any)["endpoints"])
+	require.Empty(t, documents(t, rendered(t, "kv", nil)["servicemonitor.yaml"]), "off")
 }
 
 // Each drive of a node is mounted in its way and is a device of the server's, which makes no files of its own then.

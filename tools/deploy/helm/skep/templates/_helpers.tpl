@@ -23,6 +23,13 @@
 {{- end }}
 {{- end }}
 {{- end -}}
+{{- define "skep.config" -}}
+{{- if .Values.settings -}}
+{{ mergeOverwrite (include "skep.settings" . | fromYaml) .Values.settings | toYaml }}
+{{- else -}}
+{{ include "skep.settings" . }}
+{{- end -}}
+{{- end -}}
 {{- define "skep.settings" -}}
 dir: /data
 {{- if .Values.devices }}
@@ -52,8 +59,13 @@ peers:
   key: /peers/tls.key
   ca: /peers/ca.crt
   token_file: /tokens/nodes
+  {{- if .Values.tls.secretName }}
+  server_ca: /tls/ca.crt
+tls: {cert: /tls/tls.crt, key: /tls/tls.key}
+  {{- end }}
 store:
   capacity_bytes: {{ .Values.capacity }}
+  change_capacity: true
   dram_bytes: {{ .Values.dram }}
   io_bytes: {{ .Values.io }}
 credentials:
