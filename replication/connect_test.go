@@ -1,10 +1,14 @@
 package replication
 
 import (
+	"context"
 	"fmt"
+	"net"
 	"os"
 	"path/filepath"
 	"slices"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -107,6 +111,62 @@ func TestOneAddressReachesTheCluster(t *testing.T) {
 			require.Equal(t, []int64{0, 0, 0}, f.blocks())
 		})
 	}
+}
+
+// A name may be several nodes', as that of a headless Service is: one that is away is passed over, and connections that
+// go now to this node, now to that one mix nothing up.
+func TestANameOfSeveralNodes(t *testing.T) {
+	t.Parallel()
+	f := newFleet(t)
+	m := f.mapOf(1, 3)
+	m.Replicas = 2
+	var stops []func()
+	for range 3 {
+		stops = append(stops, f.start(m))
+	}
+	var turn atomic.Int64
+	o := patient("skep.test:7420")
+	o.DialContext = func(ctx context.Context, network, addr string) (c net.Conn, err error) {
+		var d net.Dialer
+		if addr != o.Addr {
+			return d.DialContext(ctx, network, addr)
+		}
+		for range 3 { // as net.Dialer does with the addresses of a name
+			i := turn.Add(1) % 3
+			if c, err = d.DialContext(ctx, "unix", filepath.Join(f.dir, fmt.Sprint(i))); err == nil {
+				break
+			}
+		}
+		return c, err
+	}
+	r := f.connect(o)
+	r.openNamespace(skep.Cache)
+	keys := chainOf(1, 60)
+	var wait sync.WaitGroup
+	for range 8 { // of one name, on several connections
+		wait.Go(func() {
+			for range 20 {
+				_, err := r.Lookup(t.Context(), &skep.LookupRequest{Scope: r.scope(), Keys: keys})
+				assert.NoError(t, err)
+			}
+		})
+	}
+	wait.Wait()
+	for i, x := range r.put(keys, 0, 60) {
+		require.Equal(t, skep.PutResult{Outcome: skep.Committed}, x, "block %d", i)
+	}
+	r.whole(keys)
+	for i, n := range r.now.Load().owner {
+		require.NotSame(t, r.Client(), n.st, "node %d is spoken to at its own address", i)
+		hi, err := n.st.(*wire.Client).Node(t.Context())
+		require.NoError(t, err)
+		require.Equal(t, m.Nodes[i].Name, hi)
+	}
+	stops[1]()
+	turn.Store(0) // the next is the node that is away
+	fresh := f.connect(o)
+	fresh.openNamespace(skep.Cache)
+	fresh.whole(keys)
 }
 
 // A server that is not there yet is a miss; once it is, its cluster is found. So is a node that is lost then: with

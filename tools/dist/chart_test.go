@@ -126,6 +126,8 @@ func TestTheChartIsTheManifest(t *testing.T) {
 		return out
 	}
 	require.Equal(t, settings(want), settings(got))
+	pod := got["StatefulSet skep"].(map[string]any)["spec"].(map[string]any)["template"].(map[string]any)
+	delete(pod["metadata"].(map[string]any), "annotations") // a checksum of the settings
 	require.Equal(t, want, got)
 }
 
@@ -160,6 +162,13 @@ func TestTheChartsValues(t *testing.T) {
 		require.Contains(t, pod, want)
 	}
 	require.Contains(t, files["NOTES.txt"], "kubectl exec -n default kv-0 -- /skep cluster status")
+	require.Contains(t, files["NOTES.txt"], "one address, kv.default.svc.cluster.local:7420,")
+	require.NotContains(t, files["NOTES.txt"]+pod, "/run/skep")
+
+	files = rendered(t, "kv", map[string]any{"socketDir": "/srv/skep"})
+	require.Equal(t, "/run/skep/skep.sock", settingsOf(t, files)["unix"])
+	require.Contains(t, files["statefulset.yaml"], "hostPath: {path: /srv/skep, type: DirectoryOrCreate}")
+	require.Contains(t, files["NOTES.txt"], "with /srv/skep mounted at /run/skep by hostPath")
 }
 
 // Where Helm is installed it looks for itself.
@@ -174,4 +183,118 @@ func TestHelmTakesTheChart(t *testing.T) {
 	out, err = exec.Command(helm, "template", "skep", chart).CombinedOutput()
 	require.NoError(t, err, "%s", out)
 	require.Len(t, documents(t, string(out)), 6)
+}
+
+// Another value that reaches the settings starts the pods anew, and one that does not leaves them.
+func TestTheChartsPodsFollowTheSettings(t *testing.T) {
+	t.Parallel()
+	annotation := func(values map[string]any) string {
+		_, text, _ := strings.Cut(rendered(t, "kv", values)["statefulset.yaml"], "annotations: {skep/settings: ")
+		text, _, found := strings.Cut(text, "}\n")
+		require.True(t, found)
+		require.Len(t, text, 64)
+		return text
+	}
+	as := annotation(nil)
+	require.NotEqual(t, as, annotation(map[string]any{"capacity": "500GiB"}))
+	require.NotEqual(t, as, annotation(map[string]any{"tenant": "test"}))
+	require.NotEqual(t, as, annotation(map[string]any{"settings": map[string]any{"resp": "none"}}))
+	require.Equal(t, as, annotation(map[string]any{"imagePullSecrets": []any{map[string]any{"name": "r"}}}))
+}
+
+// With a certificate engines' ports, probes, the other nodes and Prometheus speak TLS.
+func TestTheChartsTLS(t *testing.T) {
+	t.Parallel()
+	files := rendered(t, "kv", map[string]any{"tls": map[string]any{"secretName": "cert"},
+		"imagePullSecrets": []any{map[string]any{"name": "registry"}},
+		"serviceMonitor":   map[string]any{"enabled": true, "labels": map[string]any{"release": "prometheus"}}})
+	settings := settingsOf(t, files)
+	require.Equal(t, map[string]any{"cert": "/tls/tls.crt", "key": "/tls/tls.key"}, settings["tls"])
+	require.Equal(t, "/tls/ca.crt", settings["peers"].(map[string]any)["server_ca"])
+	require.Equal(t, "/tokens/nodes", settings["peers"].(map[string]any)["token_file"], "what follows stays in place")
+	pod := files["statefulset.yaml"]
+	require.NotEmpty(t, documents(t, pod))
+	require.Equal(t, 3, strings.Count(pod, "port: http, scheme: HTTPS}"))
+	require.Contains(t, pod, "{name: tls, mountPath: /tls, readOnly: true}")
+	require.Contains(t, pod, "secret: {secretName: cert, defaultMode: 0440}")
+	require.Contains(t, pod, "- name: registry")
+	monitor := documents(t, files["servicemonitor.yaml"])["ServiceMonitor kv"].(map[string]any)
+	require.Equal(t, map[string]any{"release": "prometheus"}, monitor["metadata"].(map[string]any)["labels"])
+	require.Equal(t, []any{map[string]any{"port": "http", "scheme": "https",
+		"authorization": map[string]any{"credentials": map[string]any{"name": "kv-tokens", "key": "operator"}},
+		"tlsConfig": map[string]any{"serverName": "kv.default.svc.cluster.local",
+			"ca": map[string]any{"secret": map[string]any{"name": "cert", "key": "ca.crt"}}}}},
+		monitor["spec"].(map[string]any)["endpoints"])
+	require.Empty(t, documents(t, rendered(t, "kv", nil)["servicemonitor.yaml"]), "off")
+}
+
+// Each drive of a node is mounted in its way and is a device of the server's, which makes no files of its own then.
+func TestTheChartsDevices(t *testing.T) {
+	t.Parallel()
+	files := rendered(t, "kv", map[string]any{
+		"devices": []any{
+			map[string]any{"hostPath": "/mnt/nvme0"},
+			map[string]any{"storageClass": "local-nvme", "size": "3500Gi"},
+			map[string]any{"storageClass": "local-raw", "size": "3400Gi", "block": true},
+		},
+		"podSecurity": map[string]any{"runAsUser": 1000, "supplementalGroups": []any{6}},
+	})
+	settings := settingsOf(t, files)
+	require.Equal(t, []any{"/devices/0/skep", "/devices/1/skep", "/dev/skep-2"}, settings["devices"])
+	require.NotContains(t, settings, "file_devices")
+
+	var set struct {
+		Spec struct {
+			Template struct {
+				Spec struct {
+					SecurityContext map[string]any `yaml:"securityContext"`
+					Containers      []struct {
+						VolumeMounts  []struct{ Name string } `yaml:"volumeMounts"`
+						VolumeDevices []map[string]string     `yaml:"volumeDevices"`
+					}
+					Volumes []map[string]any
+				}
+			}
+			VolumeClaimTemplates []struct {
+				Metadata struct{ Name string }
+				Spec     struct {
+					StorageClassName string `yaml:"storageClassName"`
+					VolumeMode       string `yaml:"volumeMode"`
+					Resources        struct{ Requests map[string]string }
+				}
+			} `yaml:"volumeClaimTemplates"`
+		}
+	}
+	require.NoError(t, yaml.Unmarshal([]byte(files["statefulset.yaml"]), &set))
+	pod, claims := set.Spec.Template.Spec, set.Spec.VolumeClaimTemplates
+	names := ""
+	for _, m := range pod.Containers[0].VolumeMounts {
+		names += m.Name + " "
+	}
+	require.Equal(t, "data config tokens peers device-0 device-1 ", names)
+	require.Equal(t, []map[string]string{{"name": "device-2", "devicePath": "/dev/skep-2"}}, pod.Containers[0].VolumeDevices)
+	require.Contains(t, pod.Volumes, map[string]any{"name": "device-0",
+		"hostPath": map[string]any{"path": "/mnt/nvme0", "type": "Directory"}})
+	require.Equal(t, 1000, pod.SecurityContext["runAsUser"])
+	require.Equal(t, []any{6}, pod.SecurityContext["supplementalGroups"])
+	require.Equal(t, true, pod.SecurityContext["runAsNonRoot"], "what is not set stays")
+	require.Len(t, claims, 3)
+	require.Equal(t, "device-1 local-nvme ", claims[1].Metadata.Name+" "+claims[1].Spec.StorageClassName+" "+claims[1].Spec.VolumeMode)
+	require.Equal(t, "device-2 local-raw Block", claims[2].Metadata.Name+" "+claims[2].Spec.StorageClassName+" "+claims[2].Spec.VolumeMode)
+	require.Equal(t, "3400Gi", claims[2].Spec.Resources.Requests["storage"])
+
+	own := map[string]any{"devices": []any{"/dev/nvme0n1"}}
+	settings = settingsOf(t, rendered(t, "kv", map[string]any{"settings": own}))
+	require.Equal(t, own["devices"], settings["devices"])
+	require.NotContains(t, settings, "file_devices", "the server takes one of them")
+}
+
+// settingsOf are the server's settings in what was rendered.
+func settingsOf(t *testing.T, files map[string]string) (out map[string]any) {
+	t.Helper()
+	for _, doc := range documents(t, files["configmap.yaml"]) {
+		data := doc.(map[string]any)["data"].(map[string]any)
+		require.NoError(t, yaml.Unmarshal([]byte(data["skep.yaml"].(string)), &out))
+	}
+	return out
 }

@@ -228,6 +228,69 @@ func TestKubernetesManifestOfACluster(t *testing.T) {
 	assert.Equal(t, 1, dig(docs["PodDisruptionBudget"], "spec", "maxUnavailable"))
 }
 
+// The server on each node and the engine beside it meet: at the socket, by the token, as one user, with room for the
+// engine's memory.
+func TestKubernetesManifestsOfAServerBesideAnEngine(t *testing.T) {
+	t.Parallel()
+	docs, dig := manifest(t, "daemonset.yaml")
+	engines, _ := manifest(t, "engine.yaml")
+	tokens := t.TempDir()
+	for _, name := range []string{"engine", "operator"} {
+		require.NoError(t, os.WriteFile(filepath.Join(tokens, name), []byte(token+name), 0o600))
+	}
+	text := strings.ReplaceAll(dig(docs["ConfigMap"], "data", "skep.yaml").(string), "/tokens/", tokens+"/")
+	c, err := Load(write(t, "skep.yaml", text), nil, nil)
+	require.NoError(t, err)
+	server, engine := dig(docs["DaemonSet"], "spec", "template", "spec"), dig(engines["Pod"], "spec")
+
+	// volumes are those of a pod, by where they are mounted.
+	volumes := func(pod any) map[string]map[string]any {
+		named, out := map[string]map[string]any{}, map[string]map[string]any{}
+		for _, v := range dig(pod, "volumes").([]any) {
+			named[dig(v, "name").(string)] = v.(map[string]any)
+		}
+		for _, m := range dig(pod, "containers", 0, "volumeMounts").([]any) {
+			require.Contains(t, named, dig(m, "name"))
+			out[dig(m, "mountPath").(string)] = named[dig(m, "name").(string)]
+		}
+		return out
+	}
+	its, beside := volumes(server), volumes(engine)
+	drives := map[any]bool{}
+	for _, path := range c.Devices {
+		drives[dig(its[filepath.Dir(path)], "hostPath", "path")] = true
+	}
+	require.Len(t, drives, 4, "each device is on a drive of its own")
+
+	args := dig(engine, "containers", 0, "args").([]any)
+	var vllm struct {
+		Extra struct {
+			Bytes Size `json:"cpu_bytes_to_use"`
+			Tiers []struct {
+				URL   string
+				Token string `json:"token_file"`
+			} `json:"secondary_tiers"`
+		} `json:"kv_connector_extra_config"`
+	}
+	require.NoError(t, json.Unmarshal([]byte(args[len(args)-1].(string)), &vllm))
+	tier := vllm.Extra.Tiers[0]
+	require.Equal(t, "unix:"+c.Unix, tier.URL)
+	run := filepath.Dir(c.Unix)
+	require.Equal(t, dig(its[run], "hostPath", "path"), dig(beside[run], "hostPath", "path"))
+	require.Equal(t, dig(its["/tokens"], "secret", "secretName"), dig(beside["/tokens"], "secret", "secretName"))
+	require.Equal(t, "/tokens/"+dig(beside["/tokens"], "secret", "items", 0, "path").(string), tier.Token)
+	require.Equal(t, dig(server, "securityContext", "runAsUser"), dig(engine, "securityContext", "runAsUser"))
+
+	bytes := func(text any) (n Size) {
+		require.NoError(t, n.Set(strings.Replace(text.(string), "Gi", "GiB", 1)))
+		return n
+	}
+	require.Greater(t, bytes(dig(beside["/dev/shm"], "emptyDir", "sizeLimit")), vllm.Extra.Bytes)
+	require.Greater(t, c.Limits.SharedBytes, vllm.Extra.Bytes)
+	require.Greater(t, bytes(dig(server, "containers", 0, "resources", "limits", "memory")),
+		c.Store.DRAMBytes+c.Store.IOBytes+c.Limits.SharedBytes+2<<30)
+}
+
 func TestSystemdUnit(t *testing.T) {
 	t.Parallel()
 	unit := read(t, filepath.Join(deploy, "skep.service"))

@@ -76,14 +76,22 @@ type (
 			FSGroupChangePolicy string                `yaml:"fsGroupChangePolicy"`
 			SeccompProfile      struct{ Type string } `yaml:"seccompProfile"`
 		} `yaml:"securityContext"`
-		Containers []k8sContainer
-		Volumes    []struct {
+		NodeSelector map[string]string `yaml:"nodeSelector"`
+		Tolerations  []struct{ Key, Operator string }
+		Containers   []k8sContainer
+		Volumes      []struct {
 			Name      string
 			ConfigMap *struct{ Name string } `yaml:"configMap"`
 			Secret    *struct {
 				SecretName  string `yaml:"secretName"`
 				DefaultMode int32  `yaml:"defaultMode"`
+				Items       []struct{ Key, Path string }
 			}
+			HostPath *struct{ Path, Type string } `yaml:"hostPath"`
+			EmptyDir *struct {
+				Medium    string
+				SizeLimit string `yaml:"sizeLimit"`
+			} `yaml:"emptyDir"`
 		}
 	}
 )
@@ -139,6 +147,28 @@ var k8sKinds = map[string]func() any{
 			}
 		}{}
 	},
+	"apps/v1 DaemonSet": func() any {
+		return &struct {
+			APIVersion string `yaml:"apiVersion"`
+			Kind       string
+			Metadata   k8sMeta
+			Spec       struct {
+				Selector k8sSelector
+				Template struct {
+					Metadata k8sMeta
+					Spec     k8sPod
+				}
+			}
+		}{}
+	},
+	"v1 Pod": func() any {
+		return &struct {
+			APIVersion string `yaml:"apiVersion"`
+			Kind       string
+			Metadata   k8sMeta
+			Spec       k8sPod
+		}{}
+	},
 	"policy/v1 PodDisruptionBudget": func() any {
 		return &struct {
 			APIVersion string `yaml:"apiVersion"`
@@ -154,12 +184,12 @@ var k8sKinds = map[string]func() any{
 
 func TestKubernetesManifestsHaveOnlyFieldsThatExist(t *testing.T) {
 	t.Parallel()
-	for _, name := range []string{"skep.yaml", "cluster.yaml"} {
-		onlyFieldsThatExist(t, read(t, filepath.Join(deploy, "kubernetes", name)))
+	for name, kinds := range map[string]int{"skep.yaml": 4, "cluster.yaml": 4, "daemonset.yaml": 2, "engine.yaml": 1} {
+		onlyFieldsThatExist(t, read(t, filepath.Join(deploy, "kubernetes", name)), kinds)
 	}
 }
 
-func onlyFieldsThatExist(t *testing.T, text string) {
+func onlyFieldsThatExist(t *testing.T, text string, kinds int) {
 	seen := 0
 	for _, doc := range strings.Split(text, "\n---\n") {
 		var head struct {
@@ -175,5 +205,5 @@ func onlyFieldsThatExist(t *testing.T, text string) {
 		require.ErrorIs(t, d.Decode(new(any)), io.EOF)
 		seen++
 	}
-	require.Equal(t, len(k8sKinds), seen)
+	require.Equal(t, kinds, seen)
 }

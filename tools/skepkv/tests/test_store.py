@@ -443,13 +443,34 @@ class OnUnixSocket(Calls, OnServer):
 
         well = doctor(self.server.url)
         self.assertEqual((well.returncode, well.stderr), (0, ""))
-        self.assertEqual([line.split()[0] for line in well.stdout.splitlines()], ["ok"] * 5)
+        self.assertEqual([line.split()[0] for line in well.stdout.splitlines()], ["ok"] * 6)
         far = doctor(f"127.0.0.1:{self.server.port}")
         self.assertEqual(far.returncode, 0)
         self.assertIn("warn  direct     no: ", far.stdout)
         gone = doctor("unix:/nonesuch")
         self.assertEqual(gone.returncode, 1)
         self.assertIn("fail  server", gone.stdout)
+
+    @unittest.skipUnless(os.geteuid() == 0, "another user is needed")
+    def test_doctor_of_another_user(self):
+        os.chmod(self.server.dir, 0o755)
+        os.chmod(self.server.socket, 0o666)
+        # Once as it is: another user may not be allowed to read the modules.
+        program = "import os, sys, skepkv.__main__ as m\nlook = lambda: m.doctor(sys.argv[1], '', None, '')\n"
+        program += "look()\nos.setresuid(*[65534] * 3)\nsys.exit(look())"
+        said = subprocess.run(
+            [sys.executable, "-c", program, self.server.url],
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+        self.assertEqual((said.returncode, said.stderr), (0, ""), said.stdout)
+        own, other = said.stdout.split("ok    4 MiB")[:2]
+        self.assertIn("ok    engine's", own)
+        self.assertIn("ok    direct", other)
+        do = "denied: .*run the server and the engine as one user. This is user 65534, the socket's is 0"
+        self.assertRegex(other, f"(?m)^warn  engine's   .*copied once: {do}$")
 
 
 class OnTCP(Calls, OnServer):

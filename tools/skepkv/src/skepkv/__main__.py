@@ -3,13 +3,39 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import mmap
 import os
 import sys
+import tempfile
 import time
 
 import skepkv
 
+from .errors import DENIED
+
 SIZE = 4 << 20
+PIECE = 1 << 20  # of memory that is registered
+
+
+def copied(store: skepkv.Store, url: str) -> str | None:
+    """Why an engine's own memory, a mapping of a file in /dev/shm, is not shared with the server, and what to do; None:
+    it is."""
+    try:
+        with tempfile.TemporaryFile(dir="/dev/shm") as f:
+            f.truncate(PIECE)
+            memory = mmap.mmap(f.fileno(), PIECE)
+            store.register(memory, fd=f.fileno(), timeout=5.0).free(5.0)
+    except OSError as e:
+        return f"not tried: {e}"
+    except skepkv.SkepError as e:
+        do = ""
+        if e.code == DENIED:
+            do = f": run the server and the engine as one user. This is user {os.geteuid()}"
+            with contextlib.suppress(OSError):
+                do += f", the socket's is {os.stat(url.removeprefix('unix:')).st_uid}"
+        return f"memory that an engine has already is copied once: {e}{do}"
+    return None
 
 
 def doctor(url: str, token: str, tls: str | None, tenant: str) -> int:
@@ -34,6 +60,14 @@ def doctor(url: str, token: str, tls: str | None, tenant: str) -> int:
                 step,
                 "drives read into this process's memory" if why is None else f"no: {why}",
             )
+            if why is None:
+                step = "engine's"
+                why = copied(store, url)
+                say(
+                    "ok" if why is None else "warn",
+                    step,
+                    "drives read into memory that an engine has already" if why is None else why,
+                )
             step = "4 MiB"
             key, block, back = [skepkv.key(os.urandom(16))], os.urandom(SIZE), bytearray(SIZE)
             began = time.perf_counter()
