@@ -2,8 +2,6 @@ package replication
 
 import (
 	"context"
-	"net"
-	"strings"
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/replication/clustermap"
@@ -37,8 +35,7 @@ func Dial(ctx context.Context, o wire.Options) (*Store, error) {
 // none: the first call does, and asks for the map. The other nodes are spoken to at the addresses that the map has, by
 // the same options.
 //
-// The host may be a name of several nodes: they are tried in turn, and one that answers tells the map. From then on
-// that one, too, is spoken to at its own address.
+// The host may be a name of several nodes: one that answers tells the map, and is spoken to at its own address then.
 //
 // Memory that Alloc lends is the one server's, and so is o.SharedMemory: what comes from or goes to another node passes
 // a socket. Client is for the rest of that.
@@ -65,12 +62,6 @@ func Connect(o wire.Options) (*Store, error) {
 	v.owner = v.nodes
 	s.now.Store(v)
 	return s, nil
-}
-
-// oneHost says whether every connection to an address goes to the same server. A name may be several nodes'.
-func oneHost(addr string) bool {
-	host, _, err := net.SplitHostPort(addr)
-	return strings.HasPrefix(addr, "unix:") || err != nil || host == "localhost" || net.ParseIP(host) != nil
 }
 
 // Client is the client of the server that Connect or Dial was given the address of: for memory, which is that

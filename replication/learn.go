@@ -190,7 +190,7 @@ func (s *Store) adopt(ctx context.Context, v *view, m *clustermap.Map) error {
 		}
 		at := v.owner[0].Addr
 		if first && (mn.Name == name || name == "" && mn.Addr == at) &&
-			(mn.Addr == at || len(m.Nodes) == 1 || oneHost(at) || s.numbered.Load()) {
+			(mn.Addr == at || len(m.Nodes) == 1 || clustermap.OneHost(at) || s.numbered.Load()) {
 			n = newNode(mn, len(next.nodes), s.seed)
 			next.nodes = append(next.nodes, n)
 		}

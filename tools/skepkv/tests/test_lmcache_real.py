@@ -6,6 +6,7 @@ import mmap
 import os
 import re
 import select
+import shlex
 import signal
 import subprocess
 import sys
@@ -19,6 +20,7 @@ from serving import TOKEN, Server, eventually
 
 try:
     import torch
+    from lmcache.cli.commands.server import ServerCommand
     from lmcache.v1.distributed.api import GroupedObjectKeys, MemoryLayoutDesc, ObjectKey, PrefetchTaskSpec
     from lmcache.v1.distributed.config import parse_args
     from lmcache.v1.distributed.internal_api import L1MemoryDesc
@@ -202,7 +204,13 @@ class TestPlugin(TestNativePlugin):
 
     def test_the_configuration_of_the_tutorial(self):
         with open(os.path.join(os.path.dirname(__file__), "../../../docs/tutorials/lmcache.md"), encoding="utf-8") as f:
-            given = json.loads(re.search(r"--l2-adapter '(\{.*?\})'", f.read(), re.DOTALL)[1])
+            command = re.search(r"^lmcache server (.*?\}')$", f.read(), re.DOTALL | re.MULTILINE)[1]
+        args = shlex.split(command.replace("\\\n", " "))
+        parser = argparse.ArgumentParser()
+        ServerCommand().add_arguments(parser)
+        server = parser.parse_args(args)
+        self.assertEqual((server.port, server.chunk_size), (5555, 256), "as the page says")
+        given = json.loads(args[-1])
         given["adapter_params"]["url"] = self.server.url
         self.assertEqual(given["adapter_params"].pop("token_file"), "/etc/skep/engine.token")
         a = create(given)
