@@ -466,6 +466,10 @@ func movedText(p store.Progress) string {
 	if p.Evicted > 0 {
 		text += fmt.Sprintf("; %d Cache blocks were dropped meanwhile to make room", p.Evicted)
 	}
+	if rest := p.Found - p.Blocks - p.Unreadable - p.Evicted; rest > 0 {
+		text += fmt.Sprintf("; %d more of the %d that were there were moved by garbage collection, or deleted, meanwhile",
+			rest, p.Found)
+	}
 	return text
 }
 

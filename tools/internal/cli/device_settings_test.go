@@ -35,6 +35,7 @@ func TestAChangeOfDevicesSaysWhatTheSettingsMustName(t *testing.T) {
 	assert.Contains(t, text.Stdout, "write devices: ["+opt.Devices[0]+", "+opt.Devices[2]+", "+fresh+", "+added+"]")
 	require.NoError(t, s.Close())
 
+	opt.Devices[1] = fresh
 	_, err = store.Open(t.Context(), opt)
 	require.Error(t, err, "one was added that is not named")
 	assert.Contains(t, command.NextStep(err), "devices in the settings")
@@ -49,4 +50,6 @@ func TestAChangeOfDevicesSaysWhatTheSettingsMustName(t *testing.T) {
 	defer s.Close()
 	served := skepRun(t, "device", "remove", "4", "--dir", dir, "--json").OK(t)
 	assert.Equal(t, []any{}, served["settings"], "none was named")
+	list := skepRun(t, "device", "list", "--dir", dir, "--json").OK(t)["devices"].([]any)
+	assert.Equal(t, filepath.Join(drives, "device-1"), list[1].(map[string]any)["path"], "where the drive was")
 }
