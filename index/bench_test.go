@@ -1,6 +1,7 @@
 package index
 
 import (
+	"encoding/binary"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -113,6 +114,27 @@ func TestBytesPerBlock(t *testing.T) {
 	t.Logf("%.1f bytes a block of peak resident memory, %.1f counted", grew, counted)
 	require.LessOrEqual(t, counted, 60.0)
 	require.LessOrEqual(t, grew*n, 60.0*n+fixed, "the process has costs that do not grow")
+}
+
+// What a cap of an index is reckoned by holds for each policy, as the index itself counts, and is not much too high.
+func TestNoPolicyTakesMoreThanIsReckoned(t *testing.T) {
+	t.Parallel()
+	const n = 1_800_000
+	for _, policy := range []string{"cost", "lru", "s3fifo"} {
+		x, err := New(Config{CapacityPages: n * 256, Policy: policy, heap: raceOn})
+		require.NoError(t, err)
+		for i := range uint32(n) {
+			var e Entry
+			binary.LittleEndian.PutUint64(e.FP[:], uint64(i)*0x9e3779b97f4a7c15)
+			e.Location, e.Pages = at(1+i/10_000, uint64(i)+1), 1
+			_, _, err := x.Insert(e)
+			require.NoError(t, err)
+		}
+		took, reckoned := float64(x.Stats().Bytes)/n, float64(BytesPerBlock(policy))
+		x.Close()
+		require.LessOrEqual(t, took, reckoned, policy)
+		require.Greater(t, took, reckoned-8, policy)
+	}
 }
 
 func BenchmarkBytesPerBlock(b *testing.B) {

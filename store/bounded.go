@@ -18,9 +18,6 @@ const putBlockState = 1 << 10
 
 func putState(blocks int) int64 { return restore.CallState + int64(blocks)*putBlockState }
 
-// bytesPerSlot is what the index takes for a block, growth included.
-const bytesPerSlot = 64
-
 // Reckoned sizes of what the index and the store keep for promises and hints, each of
 // which the index caps in number.
 const (
@@ -53,7 +50,7 @@ const (
 	rowIO       = "I/O buffers"
 	rowDRAM     = "DRAM tier"
 	rowPinned   = "of both, registered with drives and idle"
-	rowIndex    = "index, at most 64 bytes a block"
+	rowIndex    = "index"
 	rowCatalog  = "catalog: block cache and memtables"
 	rowFilter   = "admission: refused keys, records of waiting blocks"
 	rowReuse    = "reuse profile"
@@ -116,17 +113,18 @@ func (o *Options) capIndex(capacityPages int64) error {
 	if o.IndexBytes == 0 {
 		return nil
 	}
-	if blocks := capacityPages * layout.PageSize / max(o.BlockBytes, 1); blocks*bytesPerSlot > o.IndexBytes {
+	each := index.BytesPerBlock(o.Policy)
+	if blocks := capacityPages * layout.PageSize / max(o.BlockBytes, 1); blocks*each > o.IndexBytes {
 		return skep.Invalidf(op, "index bytes", o.IndexBytes, fmt.Sprintf("at least %d: the devices hold %d blocks of %d bytes, at %d bytes a block",
-			blocks*bytesPerSlot, blocks, o.BlockBytes, bytesPerSlot))
+			blocks*each, blocks, o.BlockBytes, each))
 	}
 	return nil
 }
 
-// indexTight says that an index of at most so many bytes is nearly full: cleaning then makes room in it, as it
+// indexTight says that an index of at most IndexBytes is nearly full: cleaning then makes room in it, as it
 // does on the devices.
-func indexTight(x *index.Index, bytes int64) bool {
-	most := bytes / bytesPerSlot
+func (o *Options) indexTight(x *index.Index) bool {
+	most := o.IndexBytes / index.BytesPerBlock(o.Policy)
 	if most == 0 {
 		return false
 	}

@@ -2,6 +2,7 @@ package store
 
 import (
 	"errors"
+	"fmt"
 	"io"
 	"sync"
 	"testing"
@@ -10,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/index"
 	"github.com/skepkv/skep/store/device"
 	"github.com/skepkv/skep/store/internal/restore"
 	"github.com/skepkv/skep/store/storetest"
@@ -253,4 +255,29 @@ func TestScarceMemoryIsNoDeadlock(t *testing.T) {
 	}
 	wg.Wait()
 	require.NoError(t, s.Close())
+}
+
+// An index whose cap is what the devices' blocks take is opened, and one of less is not, by what the policy takes.
+func TestTheCapOfTheIndexIsReckonedByPolicy(t *testing.T) {
+	t.Parallel()
+	for _, policy := range []string{"cost", "lru", "s3fifo"} {
+		t.Run(policy, func(t *testing.T) {
+			t.Parallel()
+			o := small(tempRoot(t, "store"))
+			o.Policy, o.IndexBytes = policy, 1
+			_, err := Open(testContext(t), o)
+			var e *skep.Error
+			require.ErrorAs(t, err, &e)
+			require.Equal(t, "index bytes", e.Field)
+			require.Contains(t, e.Limit, fmt.Sprintf("at %d bytes a block", index.BytesPerBlock(policy)))
+			var least int64
+			_, err = fmt.Sscanf(fmt.Sprint(e.Limit), "at least %d:", &least)
+			require.NoError(t, err)
+			require.Zero(t, least%index.BytesPerBlock(policy))
+			o.Dir, o.IndexBytes = tempRoot(t, "enough"), least
+			s, err := Open(testContext(t), o)
+			require.NoError(t, err)
+			require.NoError(t, s.Close())
+		})
+	}
 }

@@ -20,7 +20,8 @@ func (o *Options) settle(was catalog.Limits, log *slog.Logger) (catalog.Limits, 
 				has = fmt.Sprint(was.Capacity)
 			}
 			return was, skep.Invalidf("open store", "capacity bytes", given,
-				has+", as the store has it: leave it out, or say that it is to be changed (ChangeCapacity, --change-capacity)")
+				has+", as the store has it: leave it out, or say that it is to be changed (ChangeCapacity, --change-capacity, "+
+					"store.change_capacity in settings)")
 		}
 		o.CapacityBytes = int64(was.Capacity)
 		o.leaseOfCapacity()

@@ -3,6 +3,9 @@ package store
 import (
 	"context"
 	"path/filepath"
+	"slices"
+
+	"github.com/skepkv/skep/store/internal/paths"
 )
 
 // Tasks is what was moved since the open, by task.
@@ -37,7 +40,29 @@ func (s *Store) KeepDevice(ctx context.Context, name string) error { return s.mo
 // that cannot be read any more are given up. A block device is wiped where it can be
 // written, a file is removed; its index is not used again.
 func (s *Store) RemoveDevice(ctx context.Context, name string, o MoveOptions) (Progress, error) {
-	return s.moving.Remove(ctx, name, o)
+	p, err := s.moving.Remove(ctx, name, o)
+	s.tellNamed(err == nil && !o.DryRun)
+	return p, err
+}
+
+// tellNamed logs, once a change is done, that the drives are no longer those that the store was told to open.
+func (s *Store) tellNamed(done bool) {
+	named := s.options.Devices
+	if !done || len(named) == 0 {
+		return
+	}
+	var has []string
+	same := true
+	for _, d := range s.members.All() {
+		if !d.Removed.Load() {
+			has = append(has, d.Path)
+			same = same && slices.ContainsFunc(named, func(p string) bool { return paths.Real(p) == paths.Real(d.Path) })
+		}
+	}
+	if !same || len(has) != len(named) {
+		s.log.Warn("the store has other devices than it was told to open: name these from now on, or none",
+			"has", has, "told", named)
+	}
 }
 
 // ReplaceDevice adds a device, and drains and takes out another. What would keep that one in the store is told before
@@ -52,17 +77,17 @@ func (s *Store) ReplaceDevice(ctx context.Context, name string, a NewDevice, o M
 		a.Path = abs
 	}
 	if d, err := s.members.Find(op, a.Path); err == nil && d != old && old.Retired.Load() {
-		return s.moving.Remove(ctx, name, o) // it was added before
+		return s.RemoveDevice(ctx, name, o) // it was added before
 	}
 	dry := o
 	dry.DryRun, dry.Joining = true, 1
 	if p, err := s.moving.Remove(ctx, name, dry); err != nil || o.DryRun {
 		return p, err
 	}
-	if err := s.AddDevice(ctx, a); err != nil {
+	if err := s.addDevice(ctx, a); err != nil {
 		return Progress{}, err
 	}
-	return s.moving.Remove(ctx, name, o)
+	return s.RemoveDevice(ctx, name, o)
 }
 
 // Rebalance spreads what is stored over devices that were added, and returns when they

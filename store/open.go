@@ -216,7 +216,9 @@ func (s *Store) run() {
 		}
 	}
 	info := s.space.SomeDrive().Dev.Info()
-	s.log.Info("store open", "dir", s.options.Dir, "devices", len(s.members.Opened), "backend", info.Backend, "reason",
+	removed := func(d *space.Drive) bool { return d.Removed.Load() }
+	s.log.Info("store open", "dir", s.options.Dir, "devices",
+		len(slices.DeleteFunc(slices.Clone(s.members.Opened), removed)), "backend", info.Backend, "reason",
 		info.Reason,
 		"blocks", s.index.Stats().Blocks, "epoch", s.epoch)
 }

@@ -128,7 +128,7 @@ func (s *Store) recover(ctx context.Context, root catalog.StoreState) error {
 func (s *Store) newCleaner() *clean.Cleaner {
 	return clean.New(clean.Config{Context: s.ctx, Closing: s.closing, Catalog: s.catalog, Names: s.names, Index: s.index,
 		Space: s.space, Rows: s.rows, Root: s.root, Appends: s.appends, Logs: s.logs, Count: &s.count, Log: s.log,
-		Clock: s.options.Clock, Tight: func() bool { return indexTight(s.index, s.options.IndexBytes) }, Exact: s.options.Policy != "cost", SpaceTimeout: s.options.SpaceTimeout,
+		Clock: s.options.Clock, Tight: func() bool { return s.options.indexTight(s.index) }, Exact: s.options.Policy != "cost", SpaceTimeout: s.options.SpaceTimeout,
 		Expire: s.lookups.Expire,
 		Sweep: func() {
 			s.lasting.Note(func() error { return s.root.Save(s.ctx, s.catalog, s.catalog.NewBatch(), false) })
@@ -165,7 +165,7 @@ func (s *Store) makeIndex() (err error) {
 	if err := o.capIndex(capped); err != nil {
 		return err
 	}
-	cfg.MaxSlots = uint32(min(o.IndexBytes/bytesPerSlot, 1<<32-1))
+	cfg.MaxSlots = uint32(min(o.IndexBytes/index.BytesPerBlock(o.Policy), 1<<32-1))
 	if s.index, err = index.New(cfg); err != nil {
 		return err
 	}

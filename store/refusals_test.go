@@ -299,7 +299,7 @@ func TestACatalogThatDoesNotFit(t *testing.T) {
 	}{
 		{"a group on a device there is not", catalog.Member{Device: 9}, nil, skep.Damaged},
 		{"a group beyond a device's end", catalog.Member{Device: 1, Segment: 1 << 20}, nil, skep.Missing},
-		{"more blocks than the index may hold", catalog.Member{}, func(o *Options) { o.IndexBytes, o.BlockBytes = 8*bytesPerSlot, 512<<20 }, skep.Full},
+		{"more blocks than the index may hold", catalog.Member{}, func(o *Options) { o.IndexBytes, o.BlockBytes = 8*index.BytesPerBlock("cost"), 512<<20 }, skep.Full},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			s, _, o := openRig(t, nil)

@@ -108,6 +108,7 @@ func TestADeviceFileIsRemoved(t *testing.T) {
 	d := s.members.Opened[0]
 	require.NoError(t, os.Rename(d.Path, d.Path+".away"))
 	eventually(t, "it is noticed", func() bool { return strings.HasPrefix(stateOfDevice(t, s, 0).State, "fenced: ") })
+	require.Contains(t, stateOfDevice(t, s, 0).State, "device failed: "+d.Path+": its file was removed, or moved")
 	require.Contains(t, stateOfDevice(t, s, 0).State, "removed, or moved")
 	requireChain(t, s, sc, keys, faultBlock)
 	more := chainKeys(2, 20)

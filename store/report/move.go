@@ -7,6 +7,7 @@ type Progress struct {
 	Groups     int    `json:"groups"`      // stripe groups to be gone through; 0: not known before
 	GroupsDone int    `json:"groups_done"` // of them, gone through
 	Blocks     int64  `json:"blocks"`      // blocks moved
+	Found      int64  `json:"found"`       // blocks that were there when a drain began; 0: not a drain, or a dry run
 	// payload moved, one copy each; of a dry run: stored bytes that would be (bytes)
 	Bytes int64 `json:"bytes"`
 	// blocks that could not be read and stay, or were Cache blocks and are forgotten

@@ -1,7 +1,10 @@
 package monitor
 
 import (
+	"cmp"
 	"context"
+	"errors"
+	"fmt"
 	"log/slog"
 	"sync"
 	"sync/atomic"
@@ -155,7 +158,7 @@ func (m *Monitor) apply(w *watched, was, is health.State) {
 		return
 	}
 	why := w.judge.Why()
-	err := &skep.Error{Op: "drive", Kind: skep.DeviceFailed, Field: w.Path, Value: why, Err: w.judge.LastError()}
+	err := &skep.Error{Op: "drive", Kind: skep.DeviceFailed, Field: w.Path, Err: because(why, w.judge.LastError())}
 	switch {
 	case is >= health.Fenced:
 		m.c.Host.Exclude(w.Index, is, err)
@@ -172,6 +175,14 @@ func (m *Monitor) apply(w *watched, was, is health.State) {
 	}
 	w.Standing.Say(why)
 	m.c.Host.Changed(w.Index, is)
+}
+
+// because is what is wrong with a drive, and the error that told of it, if one did.
+func because(why string, last error) error {
+	if last == nil || last.Error() == why {
+		return cmp.Or(last, errors.New(why))
+	}
+	return fmt.Errorf("%s: %w", why, last)
 }
 
 // watchLoss does what follows when a drive that cannot be read counts as lost, or does not any more.

@@ -35,6 +35,11 @@ func (m *Mover) drain(ctx context.Context, op string, d *space.Drive, o report.M
 		err = m.plan(ctx, op, of, o, &p)
 		return p, errors.Join(err, m.mayDrain(op, d, o.Joining))
 	}
+	for _, g := range of {
+		if st, ok := m.Index.Group(g.Num); ok {
+			p.Found += int64(st.Blocks)
+		}
+	}
 	ctx, cancel := gate.Until(ctx, m.Closing)
 	defer cancel()
 	defer gate.Typed(ctx, op, &err)

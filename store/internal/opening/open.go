@@ -47,6 +47,7 @@ func (p *Opening) openDrives(ctx context.Context) error {
 	if err := p.checkDeviceCount(len(byID)); err != nil {
 		return err
 	}
+	p.setAsideOld(ctx, rows)
 	p.Members.Opened = make([]*space.Drive, count)
 	lacks := map[uint16]lack{}
 	var named []lack
@@ -64,8 +65,7 @@ func (p *Opening) openDrives(ctx context.Context) error {
 		path, err := p.locate(r)
 		if len(p.Devices) > 0 {
 			if err == nil && !isAmong(path, named) && p.isThere(path) {
-				return &skep.Error{Op: "open store", Kind: skep.Missing, Field: "device " + strconv.Itoa(int(r.Index)), Value: path,
-					Limit: "named; name every device of the store, in any order"}
+				return p.errNamed(rows, "without device "+strconv.Itoa(int(r.Index))+", "+path, skep.Missing)
 			}
 			lacks[r.Index], named = takeLack(path, named)
 			continue
@@ -86,7 +86,7 @@ func (p *Opening) openDrives(ctx context.Context) error {
 	}
 	for _, l := range named { // no place is left for it
 		if !p.leftUnused(ctx, l.path) {
-			return l.why
+			return p.errNamed(rows, "with "+l.path, l.why)
 		}
 		p.leftByAdd(l.path)
 	}

@@ -47,6 +47,10 @@ func Of(dir string, id [16]byte, owner catalog.Owner, known bool) *Places {
 	return p
 }
 
+// Copied says that the directory is not the one that the catalog speaks of, but a copy, or was moved to another file
+// system.
+func (p *Places) Copied() bool { return p.clone }
+
 func (p *Places) outside(path string) bool {
 	_, in := paths.Within(p.real, paths.Real(path))
 	return !in

@@ -49,11 +49,25 @@ func (s *Scrubber) Always(rate int64) {
 		if s.Context.Err() != nil {
 			return
 		}
-		level := s.Log.Info
-		if err != nil || !rep.Sound() {
-			level = s.Log.Warn
-		}
-		level("scrubbed", "blocks", rep.Blocks, "bytes", rep.Bytes, "repaired", rep.Repaired, "lost", rep.Lost,
-			"unread", rep.Unread, "headers", rep.Headers, "error", err)
+		s.tell(&rep, err)
 	}
+}
+
+// tell logs a pass: as a warning with what was wrong, or why it ended early.
+func (s *Scrubber) tell(rep *report.Scrub, err error) {
+	said := []any{"blocks", rep.Blocks, "bytes", rep.Bytes}
+	if err == nil && rep.Sound() {
+		s.Log.Info("scrubbed", said...)
+		return
+	}
+	said = append(said, "repaired", rep.Repaired, "bad copies", rep.BadCopies, "lost", rep.Lost, "unread", rep.Unread,
+		"headers", rep.Headers, "logs mended", rep.LogsMended, "unmended", rep.Unmended,
+		"faults", int64(len(rep.Faults))+rep.MoreFaults)
+	if len(rep.Faults) > 0 {
+		said = append(said, "first", rep.Faults[0].String())
+	}
+	if err != nil {
+		said = append(said, "error", err)
+	}
+	s.Log.Warn("scrubbed", said...)
 }

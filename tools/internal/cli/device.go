@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"io"
 	"path/filepath"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -151,6 +153,27 @@ type deviceResult struct {
 	Served     bool           `json:"served"`     // the store was changed while it was in use
 	Moved      store.Progress `json:"moved"`      // what was moved off the drive
 	Rebalanced store.Progress `json:"rebalanced"` // what was moved onto the one added
+	// of a store in use, whose settings name devices (--device, SKEP_DEVICES) that are not those it has now:
+	// paths of those it has, to be named from now on where devices is not left out; empty: there is nothing to change
+	Settings []string `json:"settings"`
+}
+
+// toName are the paths of the devices of the store that is open in dir, where it was told to open others.
+func toName(ctx context.Context, dir string) []string {
+	var told struct{ Devices []string }
+	var has skep.Stats
+	if store.AskAdmin(ctx, dir, "options", &told) != nil || len(told.Devices) == 0 ||
+		store.AskAdmin(ctx, dir, "stats", &has) != nil {
+		return []string{} // what was done was done: the server's log tells it, too
+	}
+	list := []string{}
+	for _, d := range has.Devices {
+		list = append(list, d.Path)
+	}
+	if slices.Equal(slices.Sorted(slices.Values(told.Devices)), slices.Sorted(slices.Values(list))) {
+		return []string{}
+	}
+	return list
 }
 
 func (a *app) deviceCommand() *cobra.Command {
@@ -225,7 +248,7 @@ func (a *app) deviceAdd() *cobra.Command {
 			if err == nil && wait {
 				r.Rebalanced, err = f.ask(cmd.Context(), store.DeviceRequest{Action: "rebalance"})
 			}
-			return a.deviceEnds(cmd.Context(), r, err)
+			return a.deviceEnds(cmd.Context(), &f, r, err)
 		}
 		if err := a.withAdded(cmd.Context(), &f, args[0], bytes, &r, func(s *store.Store) (err error) {
 			if wait && !f.dryRun {
@@ -233,9 +256,9 @@ func (a *app) deviceAdd() *cobra.Command {
 			}
 			return err
 		}); err != nil {
-			return a.deviceEnds(cmd.Context(), r, err)
+			return a.deviceEnds(cmd.Context(), &f, r, err)
 		}
-		return a.printDevice(r)
+		return a.deviceEnds(cmd.Context(), &f, r, nil)
 	}
 	return cmd
 }
@@ -317,13 +340,13 @@ func (a *app) deviceTake(use, short string, args int) *cobra.Command {
 			return a.takeServed(ctx, &f, &r, bytes)
 		}
 		if action == "replace" && f.dryRun {
-			return a.deviceEnds(ctx, r, a.withAdded(ctx, &f, args[1], bytes, &r, take))
+			return a.deviceEnds(ctx, &f, r, a.withAdded(ctx, &f, args[1], bytes, &r, take))
 		}
 		o, err := f.options(a)
 		if err == nil {
 			err = a.withStore(ctx, &f, o, take)
 		}
-		return a.deviceEnds(ctx, r, err)
+		return a.deviceEnds(ctx, &f, r, err)
 	}
 	return cmd
 }
@@ -374,13 +397,17 @@ func (a *app) takeServed(ctx context.Context, f *moveFlags, r *deviceResult, byt
 		ask.Path, ask.Bytes, ask.Smaller = r.Added, bytes, f.smaller
 	}
 	r.Moved, err = f.ask(ctx, ask)
-	return a.deviceEnds(ctx, *r, err)
+	return a.deviceEnds(ctx, f, *r, err)
 }
 
 // deviceEnds prints what was done, of what was interrupted as far as it came.
-func (a *app) deviceEnds(ctx context.Context, r deviceResult, err error) error {
+func (a *app) deviceEnds(ctx context.Context, f *moveFlags, r deviceResult, err error) error {
 	if err != nil && (ctx.Err() == nil || r.Moved.Task == "" && r.Rebalanced.Task == "") {
 		return err
+	}
+	r.Settings = []string{}
+	if r.Served && !r.DryRun {
+		r.Settings = toName(ctx, f.dir)
 	}
 	return errors.Join(err, a.printDevice(r))
 }
@@ -421,6 +448,10 @@ func (a *app) printDevice(r deviceResult) error {
 			rows = append(rows, command.Row("moved onto it", movedText(r.Rebalanced)))
 		}
 		command.Table(w, rows...)
+		if len(r.Settings) > 0 {
+			fmt.Fprintf(w, "\nthe server was told to open other devices: before it starts again, take devices out of its "+
+				"settings,\nor write devices: [%s]\n", strings.Join(r.Settings, ", "))
+		}
 	})
 }
 
@@ -434,6 +465,10 @@ func movedText(p store.Progress) string {
 	}
 	if p.Evicted > 0 {
 		text += fmt.Sprintf("; %d Cache blocks were dropped meanwhile to make room", p.Evicted)
+	}
+	if rest := p.Found - p.Blocks - p.Unreadable - p.Evicted; rest > 0 {
+		text += fmt.Sprintf("; %d more of the %d that were there were moved by garbage collection, or deleted, meanwhile",
+			rest, p.Found)
 	}
 	return text
 }

@@ -47,6 +47,14 @@ func NextStep(err error) string {
 	if errors.As(err, &e) && e.Kind == skep.NotFound && (e.Field == "device" || strings.HasSuffix(e.Op, " device")) {
 		return "skep device list --dir D says which devices the store has: a number, path, serial number or id of one"
 	}
+	if e != nil && e.Op == "open store" && e.Field == "devices" {
+		return "devices in the settings (--device, SKEP_DEVICES) is not what the store has now: leave it out, or name " +
+			"those that the message names. A drive that is none of the store's is not opened"
+	}
+	if e != nil && e.Op == "open store" && e.Field == "capacity bytes" && e.Kind == skep.Invalid {
+		return "store.change_capacity: true in the settings (--change-capacity) makes it the cap from now on; or leave " +
+			"store.capacity_bytes (--capacity) out"
+	}
 	if e != nil && e.Field == "catalog directory" {
 		return "leave --catalog-dir out, or name the directory of this store's catalog"
 	}

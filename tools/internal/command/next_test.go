@@ -31,3 +31,11 @@ func TestNextStepOfSystemErrors(t *testing.T) {
 		}
 	}
 }
+
+// A server is told by its settings, and not only by flags.
+func TestTheNextStepForACapNamesTheSetting(t *testing.T) {
+	t.Parallel()
+	next := command.NextStep(skep.Invalidf("open store", "capacity bytes", 8<<30, "4294967296, as the store has it"))
+	assert.Contains(t, next, "store.change_capacity")
+	assert.Contains(t, next, "--change-capacity")
+}

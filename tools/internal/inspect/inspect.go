@@ -153,6 +153,7 @@ func (v *View) Devices(ctx context.Context) (*Devices, error) {
 			SizeBytes: r.Size, SegmentBytes: r.SegmentBytes, Segments: int(r.Segments), InUse: inUse[r.Index]}
 		switch {
 		case r.State == catalog.DeviceRemoved:
+			d.Path = r.Path // where it was
 		case why != nil:
 			d.Problem = why.Error()
 		default:

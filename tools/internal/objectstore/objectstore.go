@@ -35,7 +35,7 @@ type Config struct {
 	Unfound         bool           `yaml:"unfound" json:"unfound" doc:"send blocks that no lookup has found yet, too"`
 	MaxBytes        units.Size     `yaml:"max_bytes" json:"max_bytes" doc:"of all objects; beyond, those go that were used least lately; 0: any"`
 	IndexBytes      units.Size     `yaml:"index_bytes" json:"index_bytes" doc:"memory of the index; beyond, objects are left out"`
-	Rate            units.Size     `yaml:"rate" json:"rate" doc:"bytes a second that are sent; 0: as many as go"`
+	Rate            units.Rate     `yaml:"rate" json:"rate" doc:"bytes a second that are sent; 0: as many as go"`
 	SendADay        units.Size     `yaml:"send_a_day" json:"send_a_day" doc:"bytes sent a day; 0: any"`
 	LoadADay        units.Size     `yaml:"load_a_day" json:"load_a_day" doc:"bytes fetched a day; 0: any"`
 	MoneyADay       float64        `yaml:"money_a_day" json:"money_a_day" doc:"what calls and fetched bytes may cost a day, by the prices; 0: any"`

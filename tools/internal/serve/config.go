@@ -54,8 +54,8 @@ type StoreConfig struct {
 	TenantNamespaces  int    `yaml:"tenant_namespaces" doc:"how many namespaces one tenant may have; 0: 4096"`
 	Policy            string `yaml:"policy" doc:"what is kept: cost, lru, s3fifo"`
 	WriteBudget       Size   `yaml:"write_budget" flag:"write-budget" doc:"bytes a day that each device may be written, Durable puts aside; 0: any"`
-	ScrubRate         Size   `yaml:"scrub_rate" doc:"bytes a second of stored data that are read and verified, again and again; 0: never"`
-	BackgroundRate    Size   `yaml:"background_rate" doc:"bytes a second, at most, moved in the background; 0: what restores leave"`
+	ScrubRate         Rate   `yaml:"scrub_rate" doc:"bytes a second of stored data that are read and verified, again and again; 0: never"`
+	BackgroundRate    Rate   `yaml:"background_rate" doc:"bytes a second, at most, moved in the background; 0: what restores leave"`
 	EncryptionKeyFile string `yaml:"encryption_key_file" doc:"keys of all tenants that have none of their own, 64 hexadecimal digits a line, the newest first; empty: their payload is not encrypted"`
 	Backend           string `yaml:"backend" doc:"how devices are driven: auto, iouring, pool"`
 }
@@ -78,7 +78,7 @@ type PeersConfig struct {
 	TokenFile string `yaml:"token_file" doc:"file with the token that this node shows the others: of tenant '*', with rights read and write, and admin for FLUSHDB, FLUSHALL and deletions that overtake a repair; empty: none, while there are no credentials"`
 	ServerCA  string `yaml:"server_ca" doc:"certificates that sign those of the nodes' binary ports, PEM; empty: the system's. TLS is spoken to them where this node's own has it"`
 
-	RepairRate  Size     `yaml:"repair_rate" doc:"bytes a second of copies that this node sends to others that lack them; 0: it sends none"`
+	RepairRate  Rate     `yaml:"repair_rate" doc:"bytes a second of copies that this node sends to others that lack them; 0: it sends none"`
 	RepairEvery Duration `yaml:"repair_every" doc:"how often it looks for such copies, beside when the map changes or another node was started; at least 1s"`
 }
 
@@ -101,7 +101,7 @@ type TenantConfig struct {
 	Share             Size    `yaml:"share,omitempty"` // of what is stored, in bytes: over it, the tenant's blocks go first; nothing is refused
 	Bytes             Size    `yaml:"bytes,omitempty"` // what share was called
 	RequestsPerSecond float64 `yaml:"requests_per_second,omitempty"`
-	BytesPerSecond    Size    `yaml:"bytes_per_second,omitempty"`
+	BytesPerSecond    Rate    `yaml:"bytes_per_second,omitempty"`
 	Connections       int     `yaml:"connections,omitempty"`
 	// The tenant's payload is encrypted on the devices with the first key of this file, or of
 	// this environment variable; at most one of them.

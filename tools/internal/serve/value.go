@@ -10,9 +10,10 @@ import (
 	"github.com/skepkv/skep/tools/internal/units"
 )
 
-// Sizes and durations of settings.
+// Sizes, rates and durations of settings.
 type (
 	Size     = units.Size
+	Rate     = units.Rate
 	Duration = units.Duration
 )
 

@@ -183,11 +183,51 @@ func (f *frame) devices() {
 	for _, d := range f.a.Devices {
 		old[d.Index] = d
 	}
-	for _, d := range f.b.Devices {
+	paths := make([]string, len(f.b.Devices))
+	for i, d := range f.b.Devices {
+		paths[i] = d.Path
+	}
+	names := apart(paths)
+	for i, d := range f.b.Devices {
 		o := old[d.Index]
-		f.add("%-14s %9s %8s %5d %7.0f %8.0f %3d  %s", tail(fmt.Sprintf("%d %s", d.Index, filepath.Base(d.Path)), 14), size(int64(f.rate(o.BytesRead, d.BytesRead))),
+		f.add("%-14s %9s %8s %5d %7.0f %8.0f %3d  %s", tail(fmt.Sprintf("%d %s", d.Index, names[i]), 14), size(int64(f.rate(o.BytesRead, d.BytesRead))),
 			size(int64(f.rate(o.BytesWritten, d.BytesWritten))), d.InFlight, d.ReadLatencyUs, d.WriteLatencyUs, d.Errors, d.State+wear(d.Wear))
 	}
+}
+
+// apart gives for each path what tells it from the others: its last element where these differ, else what is left
+// without the elements that all begin with, and those that all end with; the paths where that is nothing. The console has the same in app.js.
+func apart(paths []string) []string {
+	parts, least, bases := make([][]string, len(paths)), 0, map[string]bool{}
+	for i, p := range paths {
+		parts[i] = strings.Split(filepath.ToSlash(p), "/")
+		bases[parts[i][len(parts[i])-1]] = true
+		if least == 0 || len(parts[i]) < least {
+			least = len(parts[i])
+		}
+	}
+	shared := func(of func(p []string, n int) string) (n int) {
+		for n < least-1 && !slices.ContainsFunc(parts, func(p []string) bool { return of(p, n) != of(parts[0], n) }) {
+			n++
+		}
+		return n
+	}
+	behind := 0
+	if len(bases) < len(paths) {
+		behind = shared(func(p []string, n int) string { return p[len(p)-1-n] })
+	}
+	least -= behind
+	before := shared(func(p []string, n int) string { return p[n] })
+	out := make([]string, len(paths))
+	for i, p := range parts {
+		if len(bases) == len(paths) {
+			before = len(p) - 1
+		}
+		if out[i] = strings.Join(p[before:len(p)-behind], "/"); out[i] == "" {
+			return paths
+		}
+	}
+	return out
 }
 
 func wear(w skep.WearStats) string {

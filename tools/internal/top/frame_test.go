@@ -122,3 +122,19 @@ func TestRates(t *testing.T) {
 	require.Equal(t, 1.5, r.Misses)
 	require.Equal(t, DeviceRates{0, 3 << 30, 512 << 20}, r.Devices[0])
 }
+
+// Drives have one name where each is mounted: what is shown tells them apart.
+func TestDrivesAreToldApart(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct{ paths, names []string }{
+		{nil, []string{}},
+		{[]string{"/mnt/nvme0/skep"}, []string{"skep"}},
+		{[]string{"/dev/nvme0n1", "/dev/nvme1n1"}, []string{"nvme0n1", "nvme1n1"}},
+		{[]string{"/mnt/nvme0/skep", "/mnt/nvme1/skep"}, []string{"nvme0", "nvme1"}},
+		{[]string{"/mnt/nvme0/kv/skep", "/mnt/nvme1/kv/skep", "/mnt/nvme1/kv/skep-new"}, []string{"nvme0/kv/skep", "nvme1/kv/skep", "nvme1/kv/skep-new"}},
+		{[]string{"/skep", "/mnt/skep"}, []string{"/skep", "/mnt/skep"}},
+		{[]string{"a/skep", "a/skep"}, []string{"a", "a"}},
+	} {
+		require.Equal(t, tt.names, apart(tt.paths), tt.paths)
+	}
+}

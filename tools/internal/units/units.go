@@ -105,6 +105,20 @@ func (r *Rate) Set(text string) error {
 // Type names it in a flag's help.
 func (r *Rate) Type() string { return "rate" }
 
+// UnmarshalYAML reads a Rate.
+func (r *Rate) UnmarshalYAML(n *yaml.Node) error {
+	if err := r.Set(n.Value); err != nil || n.Kind != yaml.ScalarNode {
+		return lineError(n, err)
+	}
+	return nil
+}
+
+// UnmarshalJSON reads a Rate: text, or a number.
+func (r *Rate) UnmarshalJSON(b []byte) error { return r.Set(unquoted(b)) }
+
+// MarshalYAML writes a Rate without its /s, as programs read it that know no other way.
+func (r Rate) MarshalYAML() (any, error) { return Size(r).String(), nil }
+
 // RateVar makes a flag of a number of bytes a second.
 func RateVar(fl *pflag.FlagSet, p *int64, name string, value int64, usage string) {
 	*p = value

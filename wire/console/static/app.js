@@ -144,18 +144,37 @@ function svg(name, attrs) {
   return e;
 }
 
+// What tells each path from the others, as skep top has it: its last element where these differ, else what is left
+// without the elements that all begin with, and those that all end with; the paths where that is nothing.
+function apart(paths) {
+  const parts = paths.map(p => p.split('/')), bases = parts.map(p => p[p.length - 1]);
+  if (new Set(bases).size === bases.length) return bases;
+  let least = Math.min(...parts.map(p => p.length));
+  const shared = of => {
+    let n = 0;
+    while (n < least - 1 && parts.every(p => of(p, n) === of(parts[0], n))) n++;
+    return n;
+  };
+  const behind = shared((p, n) => p[p.length - 1 - n]);
+  least -= behind;
+  const before = shared((p, n) => p[n]);
+  const names = parts.map(p => p.slice(before, p.length - behind).join('/'));
+  return names.includes('') ? paths : names;
+}
+
 function drawDevices(devices) {
+  const names = apart(devices.map(d => d.path));
   let most = 1e6, span = 30; // seconds shown: at least, then as many as there are
   for (const h of history.values()) {
     span = Math.max(span, h.length);
     for (const p of h) most = Math.max(most, p.read, p.write);
   }
-  $('devices').replaceChildren(...devices.map(d => {
+  $('devices').replaceChildren(...devices.map((d, i) => {
     const h = history.get(d.index) || [], now = h[h.length - 1] || { read: 0, write: 0 };
     const div = document.createElement('div');
     div.className = 'device';
     const who = document.createElement('div'), name = document.createElement('b'), about = document.createElement('small');
-    name.textContent = `${d.index}  ${d.path.split('/').slice(-1)[0]}`;
+    name.textContent = `${d.index}  ${names[i]}`;
     name.title = d.path;
     about.textContent = `${d.state}, ${d.backend}${d.simulated ? ', simulated' : ''}, ${d.in_flight} under way, reads take ${took(d.read_latency_us * 1e3)}`;
     if (d.state !== 'ok' && d.state !== 'healthy') about.className = 'bad';

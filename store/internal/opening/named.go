@@ -1,0 +1,78 @@
+package opening
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/store/catalog"
+	"github.com/skepkv/skep/store/internal/paths"
+)
+
+// setAsideOld drops the paths given where they are those of the store before drives of it were taken out: each is that
+// of a drive where the catalog has it, or of one that was taken out and where nothing is now. The drives are then those
+// that are opened where none is named, and found by what is written on them. Paths of a directory that is a copy are
+// never dropped: the catalog's may be the original's.
+func (p *Opening) setAsideOld(ctx context.Context, rows []catalog.DeviceState) {
+	if p.Own || p.Places.Copied() {
+		return
+	}
+	var old []string
+	for i, path := range p.Devices {
+		same := func(removed bool) bool {
+			return slices.ContainsFunc(rows, func(r catalog.DeviceState) bool {
+				return (r.State == catalog.DeviceRemoved) == removed && paths.Real(r.Path) == paths.Real(path)
+			})
+		}
+		if same(false) {
+			continue
+		}
+		if !same(true) || !p.holdsNobody(ctx, i, path) {
+			return
+		}
+		old = append(old, path)
+	}
+	if len(old) == 0 {
+		return
+	}
+	p.Devices = nil
+	p.Log.Warn("devices names drives that were taken out of the store: it is opened as if none was named; "+
+		"name those it has, or none", "taken out", old, "has", p.here(rows))
+}
+
+// holdsNobody says whether nothing is at path, or a blank device.
+func (p *Opening) holdsNobody(ctx context.Context, i int, path string) bool {
+	if _, err := os.Stat(path); err != nil {
+		return errors.Is(err, fs.ErrNotExist)
+	}
+	return p.isBlank(ctx, i, path)
+}
+
+// here are the paths where the catalog's drives are.
+func (p *Opening) here(rows []catalog.DeviceState) (list []string) {
+	for _, r := range rows {
+		if r.State != catalog.DeviceRemoved {
+			path, _ := p.locate(r)
+			list = append(list, path)
+		}
+	}
+	return list
+}
+
+// fieldDevices is how an error says that the devices named are not the store's.
+const fieldDevices = "devices"
+
+// errNamed says that the devices named are not those that the store has, and which it has. Its kind is why's, which may
+// be a kind alone.
+func (p *Opening) errNamed(rows []catalog.DeviceState, value string, why error) error {
+	e := &skep.Error{Op: "open store", Kind: skep.KindOf(why), Field: fieldDevices, Value: value,
+		Limit: "those of the store, in any order, or none: it has " + strings.Join(p.here(rows), ", ")}
+	if why != error(e.Kind) {
+		e.Err = why
+	}
+	return e
+}
