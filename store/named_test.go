@@ -51,10 +51,10 @@ func TestDevicesMayNameADriveThatWasReplaced(t *testing.T) {
 
 	s, err := Open(ctx, o)
 	require.NoError(t, err)
-	require.Contains(t, log.String(), "drives that were taken out of the store")
 	requireChain(t, s, openSpace(t, s, "n", skep.Durable, 1, true), chainKeys(1, 20), faultBlock)
 	require.Len(t, statsOf(t, s).Devices, 3)
 	require.NoError(t, s.Close())
+	require.Contains(t, log.String(), "drives that were taken out of the store")
 }
 
 // What is at the old drive's place now is another store's, or somebody's: it is refused.
