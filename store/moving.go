@@ -3,9 +3,6 @@ package store
 import (
 	"context"
 	"path/filepath"
-	"slices"
-
-	"github.com/skepkv/skep/store/internal/paths"
 )
 
 // Tasks is what was moved since the open, by task.
@@ -41,28 +38,10 @@ func (s *Store) KeepDevice(ctx context.Context, name string) error { return s.mo
 // written, a file is removed; its index is not used again.
 func (s *Store) RemoveDevice(ctx context.Context, name string, o MoveOptions) (Progress, error) {
 	p, err := s.moving.Remove(ctx, name, o)
-	s.tellNamed(err == nil && !o.DryRun)
+	if err == nil && !o.DryRun {
+		s.opening.TellNamed()
+	}
 	return p, err
-}
-
-// tellNamed logs, once a change is done, that the drives are no longer those that the store was told to open.
-func (s *Store) tellNamed(done bool) {
-	named := s.options.Devices
-	if !done || len(named) == 0 {
-		return
-	}
-	var has []string
-	same := true
-	for _, d := range s.members.All() {
-		if !d.Removed.Load() {
-			has = append(has, d.Path)
-			same = same && slices.ContainsFunc(named, func(p string) bool { return paths.Real(p) == paths.Real(d.Path) })
-		}
-	}
-	if !same || len(has) != len(named) {
-		s.log.Warn("the store has other devices than it was told to open: name these from now on, or none",
-			"has", has, "told", named)
-	}
 }
 
 // ReplaceDevice adds a device, and drains and takes out another. What would keep that one in the store is told before
@@ -84,7 +63,7 @@ func (s *Store) ReplaceDevice(ctx context.Context, name string, a NewDevice, o M
 	if p, err := s.moving.Remove(ctx, name, dry); err != nil || o.DryRun {
 		return p, err
 	}
-	if err := s.addDevice(ctx, a); err != nil {
+	if err := s.AddDevice(ctx, a); err != nil {
 		return Progress{}, err
 	}
 	return s.RemoveDevice(ctx, name, o)

@@ -47,7 +47,7 @@ func TestDevicesMayNameADriveThatWasReplaced(t *testing.T) {
 		_, err := s.ReplaceDevice(ctx, "1", NewDevice{Path: filepath.Join(drives, "new")}, MoveOptions{})
 		return err
 	})
-	require.Equal(t, 1, bytes.Count(log.Bytes(), []byte("other devices than it was told to open")), log.String())
+	require.Contains(t, log.String(), "other devices than it was told to open")
 
 	s, err := Open(ctx, o)
 	require.NoError(t, err)

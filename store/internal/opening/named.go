@@ -39,7 +39,7 @@ func (p *Opening) setAsideOld(ctx context.Context, rows []catalog.DeviceState) {
 	if len(old) == 0 {
 		return
 	}
-	p.Devices = nil
+	p.oldNames, p.Devices = p.Devices, nil
 	p.Log.Warn("devices names drives that were taken out of the store: it is opened as if none was named; "+
 		"name those it has, or none", "taken out", old, "has", p.here(rows))
 }
@@ -61,6 +61,26 @@ func (p *Opening) here(rows []catalog.DeviceState) (list []string) {
 		}
 	}
 	return list
+}
+
+// TellNamed logs, once a drive was added or taken out, where the drives are no longer those that were named at the open.
+func (p *Opening) TellNamed() {
+	named := append(slices.Clone(p.Devices), p.oldNames...)
+	if len(named) == 0 {
+		return
+	}
+	var has []string
+	same := true
+	for _, d := range p.Members.All() {
+		if !d.Removed.Load() {
+			has = append(has, d.Path)
+			same = same && slices.ContainsFunc(named, func(n string) bool { return paths.Real(n) == paths.Real(d.Path) })
+		}
+	}
+	if !same || len(has) != len(named) {
+		p.Log.Warn("the store has other devices than it was told to open: name these from now on, or none",
+			"has", has, "told", named)
+	}
 }
 
 // fieldDevices is how an error says that the devices named are not the store's.

@@ -71,8 +71,10 @@ type Opening struct {
 	ID      segment.StoreID
 	Secret  segment.Secret
 	Limits  catalog.Limits // what the store was made with
-	Relog   bool           // a rebuild left it to this open to log what only the catalog knows
-	Restamp bool           // a superblock says something else than Limits
+
+	oldNames []string // Devices as they were given, where they were set aside
+	Relog    bool     // a rebuild left it to this open to log what only the catalog knows
+	Restamp  bool     // a superblock says something else than Limits
 
 	names   *namespaces.Table // of a rebuild
 	missing int               // devices that a rebuild has not found, of as many as the superblocks say
