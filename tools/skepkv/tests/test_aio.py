@@ -197,6 +197,21 @@ class OnServer(Stopping, unittest.IsolatedAsyncioTestCase):
         ended = await asyncio.gather(*tasks, return_exceptions=True)
         self.assertEqual([code_of(e) for e in ended], [skepkv.errors.CLOSED] * 3)
 
+    async def test_a_store_that_others_close_ends_what_is_under_way(self):
+        for close in (lambda store: store.blocking.close(), lambda store: asyncio.to_thread(store.blocking.close)):
+            store, space = await self.connect(depth=1)
+            self.stand_still()
+            tasks = [asyncio.create_task(space.exists([key(0)], timeout=60)) for _ in range(3)]
+            await turns()
+            ending = close(store)
+            if ending is not None:
+                await ending
+            ended = await asyncio.gather(*tasks, return_exceptions=True)
+            self.assertEqual([code_of(e) for e in ended], [skepkv.errors.CLOSED] * 3)
+            with self.assertRaises(skepkv.SkepError):
+                await space.exists([key(0)])
+            self.go_on()
+
     async def test_memory_that_a_server_may_write_to_is_held_when_the_store_is_closed(self):
         store, space = await self.connect()
         into = bytearray(64 << 10)

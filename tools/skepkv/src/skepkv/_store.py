@@ -407,6 +407,7 @@ class Store:
         self._number = 0
         self._kept: list[Held] = []  # memory that a drive may use until the store is closed
         self._unsure: errors.NotReleased | None = None  # the store is closed, and drives may use its memory yet
+        self._ended: list[Callable[[errors.SkepError | None], None]] = []  # are told that it was closed, or why not
         number = c.c_uint64()
         library().call("open", json.dumps(spec).encode(), c.byref(number))
         self._number = number.value
@@ -494,13 +495,18 @@ class Store:
         parent's."""
         number, self._number = self._number, 0
         if number and not library().forked():
+            why: errors.SkepError | None = None
             try:
                 library().call("close", number)
             except errors.SkepError as e:
                 _kept.extend(self._kept)
                 if isinstance(e, errors.NotReleased):
                     self._unsure = e
+                why = e
                 raise
+            finally:
+                for tell in self._ended:
+                    tell(why)
             for held in self._kept:
                 held.release()
             self._kept = []

@@ -21,6 +21,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import functools
+import os
 import threading
 import time
 from typing import Any, Callable, Iterable, Sequence, TypeVar
@@ -119,7 +120,8 @@ class _Lane:
 
     def __init__(self, store: skepkv.Store, depth: int, loop: asyncio.AbstractEventLoop) -> None:
         self.queue, self._loop = store.queue(depth), loop
-        self._fd, self._free, self._closed = self.queue.fileno(), depth, False
+        self._free, self._closed = depth, False
+        self._fd = os.dup(self.queue.fileno())  # the library may close its own while the loop reads
         self._waiting: dict[asyncio.Future[None], None] = {}  # for a place, in order
         self._under: dict[int, _Under] = {}  # by tag
         loop.add_reader(self._fd, self._drain)
@@ -170,9 +172,10 @@ class _Lane:
     def _drain(self) -> None:
         try:
             self._tell(self.queue.drain())
-        except SkepError as e:  # it has ended
-            self.quiet()
-            self.end(e)
+        except SkepError as e:  # it has ended, and with its store ended tells
+            if self.queue._store._number:
+                self.quiet()
+                self.end(e)
 
     def _tell(self, over: list[Done]) -> None:
         for done in over:
@@ -183,7 +186,10 @@ class _Lane:
 
     def quiet(self) -> None:
         """Takes what is over, and no more calls: the queue is about to end."""
+        if self._closed:
+            return
         self._loop.remove_reader(self._fd)
+        os.close(self._fd)
         try:
             self._tell(self.queue.drain(4096))
         except SkepError:  # it has ended
@@ -197,12 +203,19 @@ class _Lane:
         under, self._under = self._under, {}
         _fail(under.values(), why)
 
+    def ended(self, why: SkepError) -> None:
+        """Is quiet and end: the store was closed by others."""
+        self.quiet()
+        self.queue.close()
+        self.end(why)
+
     def retired(self) -> bool:
         """Ends a queue whose loop is closed, where nothing is under way any more."""
         self.queue.drain(4096)  # nobody is told: its tasks are gone
         if self.queue._calls:
             return False
         self.queue.close()
+        os.close(self._fd)
         return True
 
 
@@ -229,8 +242,17 @@ class _Calls:
                 if self._lanes[of].retired():
                     del self._lanes[of]
             if lane is None:
+                if not store._ended:
+                    store._ended.append(self._ended)
                 lane = self._lanes[loop] = _Lane(store, self._depth, loop)
             return lane
+
+    def _ended(self, why: SkepError | None) -> None:
+        """The store was closed, not by close: what is under way or waits ends."""
+        with self._lock:
+            lanes, self._lanes, self._closed = self._lanes, {}, True
+        for loop, lane in lanes.items():
+            _there(loop, functools.partial(lane.ended, why or _closed()))
 
     async def queued(
         self, store: skepkv.Store, space: skepkv.Space | None, timeout: float | None, submit: _Submit
@@ -283,7 +305,7 @@ def _there(loop: asyncio.AbstractEventLoop, do: Callable[[], None]) -> None:
     """Has an event loop do it, if it is not closed; at once, unless that runs in another thread."""
     if loop.is_closed():
         return
-    if loop.is_running() and loop is not asyncio.get_running_loop():
+    if loop.is_running() and loop is not asyncio._get_running_loop():
         loop.call_soon_threadsafe(do)
     else:
         do()
@@ -382,7 +404,7 @@ class Space:
 
 
 class Store:
-    """skepkv.Store, which is `blocking`: what does not wait is called there. It is closed here."""
+    """skepkv.Store, which is `blocking`: what does not wait is called there."""
 
     def __init__(self, calls: _Calls, blocking: skepkv.Store) -> None:
         self._calls, self.blocking = calls, blocking
