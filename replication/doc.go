@@ -47,8 +47,8 @@
 // is a map: to a server that turns out to be a node they are not sent, and are made again by its map (wire.WithEpoch).
 //
 // A node that is away (Unavailable, Overloaded, Closed) is a miss, and declines what it should get; so does one that
-// lacks the key of a tenant that others encrypt (Denied; package sealed). What has to reach
-// every node, a deletion, a purge, a flush, a renewal, says which one it did not reach.
+// lacks the key of a tenant that others encrypt (Denied; package sealed). What has to reach every node, a deletion, a
+// purge, a flush, a renewal, says which one it did not reach.
 //
 // # Repair
 //
@@ -64,11 +64,11 @@
 //
 // # A node that is down
 //
-// The map may say that a node is down (clustermap.Down), where the nodes agree on it: an operator has said so, or the
-// node was silent for as long as the map allows (clustermap.Silence). Calls do not go to it. What is deleted is remembered for it by the others, each of which is behind a Fence (package fence): in
-// the map, so by most voters, and as whole namespaces, at most 32, 8 of a tenant. The node serves nothing after its
-// start before it has asked them, has lost these, and is up. Keys of durable namespaces are not deleted without it. A
-// deletion that goes by a node which is away, and is not said to be down, is an error.
+// The map may say that a node is down (clustermap.Down), where the nodes agree on it: an operator said so, or it was
+// silent for too long (clustermap.Silence). Calls do not go to it. The others, each behind a Fence (package fence),
+// remember what is deleted: in the map, so by most voters, and as whole namespaces, at most 32, 8 of a tenant. The node
+// serves nothing after its start before it has asked them, has lost these, and is up. Keys of durable namespaces are
+// not deleted without it. A deletion that goes by a node which is away, and is not said to be down, is an error.
 //
 // # What it lacks
 //

@@ -276,7 +276,7 @@ func reason(err error) skep.Kind {
 
 // missing is the error of a call that did not reach a node that it had to reach.
 func (n *node) missing(op string, err error) error {
-	return &skep.Error{Op: op, Kind: reason(err), Field: "node", Value: n.Name, Limit: "one that answers", Err: err}
+	return &skep.Error{Op: op, Kind: reason(err), Field: "node", Value: n.Name, Limit: "one that answers, and takes it", Err: err}
 }
 
 // each calls f for each of the map's nodes that are not down at once, and gives what it answered, by the nodes' places.
