@@ -51,10 +51,15 @@ func (s many) usual(of func(n *node) *pace.Line) pace.Others {
 	return pace.Usual(time.Now(), s.lines(of))
 }
 
-// chooser says which of the nodes at places in the map is asked for a group, and counts it. Slow ones are not, where
-// there is another; they are probed beside the call.
+// chooser says which of the nodes at places in the map is asked for a group: the one that owes this client least, of
+// restores under way and of what the call asks it for. Slow ones are not, where there is another; they are probed beside
+// the call.
 func (s many) chooser(ctx context.Context, sp *space, salt skep.Salt, runs [][]skep.Key) func(at []uint16) uint16 {
-	kind, asked := s.owner[0].lookups.Kind(), make([]int, len(s.owner))
+	kind, asked := s.owner[0].lookups.Kind(), make([]int64, len(s.owner))
+	for i, n := range s.owner {
+		asked[i] = n.owed.Load()
+	}
+	group := int64(sp.group) * sp.each()
 	var expect []time.Duration
 	if s.paced(sp) {
 		now := time.Now()
@@ -67,7 +72,7 @@ func (s many) chooser(ctx context.Context, sp *space, salt skep.Salt, runs [][]s
 	}
 	return func(at []uint16) (x uint16) {
 		x = pace.Choose(kind, at, expect, asked)
-		asked[x]++
+		asked[x] += group
 		return x
 	}
 }

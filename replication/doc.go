@@ -37,8 +37,9 @@
 //
 //	put       to all of a group's nodes at once, all waited for; acknowledged where Acks of them have it: by default
 //	          all where the namespace is durable, else one. With fewer it is declined, and may be found yet
-//	lookup    each group at the one of its nodes that is expected to answer first; what it lacks, or is late with, at the
-//	          next one. Who has it first counts, and a lease that comes late is given back (ahead.go, package pace)
+//	lookup    each group at the one of its nodes that owes this client least (package owed) and is not slow; what it
+//	          lacks, or is late with, at the next one. Who has it first counts, and a lease that comes late is given back
+//	          (ahead.go, package pace). Where it was found it is restored from
 //	restore   what a node does not give, or is late with, is loaded from another one into the same place, when the first
 //	          session surely writes nothing there any more; else it is a miss (retry.go, late.go)
 //	delete    at every node; a block counts once

@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/replication/lives"
 	"github.com/skepkv/skep/replication/merge"
 )
 
@@ -48,13 +49,13 @@ func (x source) Life(ctx context.Context) (merge.Life, error) {
 // lived is a source in one life of the node.
 type lived struct {
 	source
-	of life
+	of lives.Life
 }
 
 func (x lived) Only() { x.s.spaces.unlearn(x.n, x.of) }
 
 func (x lived) Events(ctx context.Context, from skep.Cursor, snapshot bool) (skep.EventStream, error) {
-	return x.n.st.Events(x.of.mark(ctx), from, snapshot)
+	return x.n.st.Events(x.of.Mark(ctx), from, snapshot)
 }
 
 // Translate makes a node's event one of this Store: the namespace has another number here, and a block that begins a

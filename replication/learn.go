@@ -300,7 +300,7 @@ func (s *Store) outgrow(ctx context.Context, v *view, n *node) error {
 	if err != nil {
 		return err
 	}
-	list, err := n.st.Namespaces(of.mark(ctx))
+	list, err := n.st.Namespaces(of.Mark(ctx))
 	if err != nil {
 		return err
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/replication/clustermap"
 	"github.com/skepkv/skep/replication/keeper"
+	"github.com/skepkv/skep/replication/lives"
 	"github.com/skepkv/skep/replication/placement"
 	"github.com/skepkv/skep/store/memstore"
 	"github.com/skepkv/skep/store/storetest"
@@ -377,7 +378,7 @@ func TestTwoRecallsDoNotCallEachOther(t *testing.T) {
 		f, err := k.Depart(t.Context(), 1, []skep.StoredBlock{{Key: keys[0]}})
 		require.NoError(t, err)
 		v := c.of[i].now.Load()
-		sp, err := c.of[i].spaces.heard(v.nodes[i], life{}, c.ns)
+		sp, err := c.of[i].spaces.heard(v.nodes[i], lives.Life{}, c.ns)
 		require.NoError(t, err)
 		f.Sends(target{many{c.of[i], v}, sp, v.nodes[1-i]})
 		f.Doubt.Store(true)

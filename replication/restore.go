@@ -40,12 +40,14 @@ func (s many) Restore(ctx context.Context, r *skep.RestoreRequest) (skep.Session
 		x.left += c.Chunks()
 	}
 	if err := x.findAll(ctx); err != nil {
+		x.owed.Settle()
 		s.release(context.WithoutCancel(ctx), x.held)
 		return nil, err
 	}
 	s.mu.Lock()
 	if s.closed.Load() {
 		s.mu.Unlock()
+		x.owed.Settle()
 		return nil, &skep.Error{Op: op, Kind: skep.Closed}
 	}
 	s.sessions[x] = struct{}{}
@@ -277,11 +279,22 @@ func (x *session) place(c *chain, spans []span, size int64) {
 	}
 	if size < 0 {
 		size = cmp.Or(c.Dest.Stride, guess)
+	} else if size > 0 {
+		c.space.size.Store(size)
 	}
 	if c.each = size; c.Structured {
 		c.each = size / int64(c.Geometry.Layers())
 		if !c.Direction.ByLayer() {
 			c.each *= int64(c.Layers.Len())
+		}
+	}
+	per := c.each
+	if c.Direction.ByLayer() {
+		per *= int64(c.Layers.Len())
+	}
+	for i := range x.st.nodes {
+		for _, p := range c.lanes[i].spans {
+			x.owed.Owes(i, per*int64(p.to-p.from))
 		}
 	}
 }
@@ -367,6 +380,9 @@ func (x *session) next(c *chain, i int) (w *work) {
 		} else {
 			for b := p.from; b < p.to; b++ {
 				x.miss(c, b, p.layers, why)
+			}
+			if n != nil {
+				x.owed.Paid(i, c.each*int64(p.to-p.from))
 			}
 		}
 		c.step(l)

@@ -9,6 +9,7 @@ import (
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/replication/lent"
+	"github.com/skepkv/skep/replication/owed"
 	"github.com/skepkv/skep/replication/units"
 )
 
@@ -37,6 +38,7 @@ type session struct {
 	loads  map[*load]struct{}
 	doubts lent.Doubts   // loads that have ended while their node may have written yet
 	active []int         // loads by node
+	owed   owed.Book     // what nodes are yet to give
 	retry  [][]*work     // by node, what another node of its group did not give
 	lent   int64         // bytes that are being loaded, or are the reader's, and count against the window
 	ready  []waiting     // chunks for the reader
@@ -54,6 +56,7 @@ type waiting struct {
 
 func newSession(s many, r *skep.RestoreRequest) *session {
 	return &session{st: s, sums: r.Sums, window: r.Window, loads: map[*load]struct{}{}, active: make([]int, len(s.nodes)),
+		owed:  s.owes(),
 		retry: make([][]*work, len(s.nodes)), more: make(chan struct{}, 1)}
 }
 
@@ -66,6 +69,15 @@ func (x *session) begin() error {
 	}
 	x.schedule()
 	return nil
+}
+
+// owes is a session's book of what the nodes owe it.
+func (v *view) owes() owed.Book {
+	totals := make([]*owed.Total, len(v.nodes))
+	for i, n := range v.nodes {
+		totals[i] = &n.owed
+	}
+	return owed.New(totals)
 }
 
 func (x *session) signal() {
@@ -384,6 +396,7 @@ func (x *session) shut() (loads []*load) {
 		x.ready[i].Release()
 	}
 	x.ready = nil
+	x.owed.Settle()
 	x.signal()
 	return x.loadsOf(-1)
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/layout"
+	"github.com/skepkv/skep/replication/lives"
 	"github.com/skepkv/skep/replication/placement"
 	"github.com/skepkv/skep/wire"
 )
@@ -42,76 +43,19 @@ type nodeSpace struct {
 type space struct {
 	skep.NamespaceInfo
 	place placement.Space
-	group int                                      // blocks of a chain that stay together; 1 where keys stand alone
-	part  int64                                    // bytes of a block's kv part; 0: any
-	ids   atomic.Pointer[[]atomic.Pointer[number]] // what the nodes call it; nil: not known
-}
-
-// number is what a node calls a namespace.
-type number struct {
-	id skep.NamespaceID
-	of life
-}
-
-// life is one run of a node's Store, as far as is known. In another one it may be another Store, with other numbers.
-type life struct {
-	server wire.ServerID // zero: the Store does not say
-	trips  uint32        // how often the node had been away
+	group int           // blocks of a chain that stay together; 1 where keys stand alone
+	part  int64         // bytes of a block's kv part; 0: any
+	size  atomic.Int64  // bytes of a block, as the last restore found; 0: not known
+	ids   lives.Numbers // what the nodes call it
 }
 
 // life is the one that a node is in, to be asked what its numbers are.
-func (n *node) life(ctx context.Context) (l life, err error) {
-	l.trips = n.trips.Load()
-	if st, ok := skep.As[interface {
-		ServerID(ctx context.Context) (wire.ServerID, error)
-	}](n.st); ok {
-		l.server, err = st.ServerID(ctx)
-	}
-	return l, err
+func (n *node) life(ctx context.Context) (lives.Life, error) {
+	return lives.Of(ctx, n.st, n.trips.Load())
 }
 
-// mark has calls made with the context reach the node in this life only.
-func (l life) mark(ctx context.Context) context.Context {
-	if l.server == (wire.ServerID{}) {
-		return ctx
-	}
-	return wire.WithServer(ctx, l.server)
-}
-
-// known is what a node called the namespace last; nil: it never said.
-func (sp *space) known(n *node) *number {
-	if ids := sp.ids.Load(); ids != nil && n.i < len(*ids) {
-		return (*ids)[n.i].Load()
-	}
-	return nil
-}
-
-// know notes a node's number. spaces.mu is held.
-func (sp *space) know(n *node, v number) {
-	ids := sp.ids.Load()
-	if ids == nil || n.i >= len(*ids) {
-		more := make([]atomic.Pointer[number], n.i+1)
-		for i := range more[:n.i] {
-			if ids != nil && i < len(*ids) {
-				more[i].Store((*ids)[i].Load())
-			}
-		}
-		ids = &more
-		defer sp.ids.Store(ids)
-	}
-	if was := (*ids)[n.i].Load(); was == nil || *was != v {
-		(*ids)[n.i].Store(&v)
-	}
-}
-
-// sure is what a node calls the namespace, where it has not been away since it said so. Calls by it are for
-// that life of the node (life.mark).
-func (sp *space) sure(n *node) *number {
-	if v := sp.known(n); v != nil && v.of.trips == n.trips.Load() {
-		return v
-	}
-	return nil
-}
+// each is how many bytes a block of the namespace is taken for.
+func (sp *space) each() int64 { return cmp.Or(sp.size.Load(), guess) }
 
 func (p *spaces) init(s *Store) {
 	p.s = s
@@ -129,12 +73,14 @@ func (p *spaces) get(op string, id skep.NamespaceID) (*space, error) {
 }
 
 // heard notes what a node said of a namespace in a life of its, and gives it as this Store knows it.
-func (p *spaces) heard(n *node, of life, info skep.NamespaceInfo) (*space, error) {
+func (p *spaces) heard(n *node, of lives.Life, info skep.NamespaceInfo) (*space, error) {
 	return p.heardAs(p.s.now.Load(), n, of, info, 0)
 }
 
 // heardAs is heard, by a view, of a namespace whose number here is given; 0: the next.
-func (p *spaces) heardAs(by *view, n *node, of life, info skep.NamespaceInfo, id skep.NamespaceID) (*space, error) {
+func (p *spaces) heardAs(
+	by *view, n *node, of lives.Life, info skep.NamespaceInfo, id skep.NamespaceID,
+) (*space, error) {
 	g, err := layout.Of(info.Shape)
 	if err != nil {
 		return nil, err
@@ -160,8 +106,8 @@ func (p *spaces) heardAs(by *view, n *node, of life, info skep.NamespaceInfo, id
 		}
 		p.byID[sp.ID], p.byName[name] = sp, sp
 	}
-	sp.know(n, number{info.ID, of})
-	p.byNode[nodeSpace{n.i, of.server, info.ID}] = sp.ID
+	sp.ids.Set(n.i, lives.Number{ID: info.ID, Of: of})
+	p.byNode[nodeSpace{n.i, of.Server, info.ID}] = sp.ID
 	return sp, nil
 }
 
@@ -172,8 +118,8 @@ func (p *spaces) forgetLocked(sp *space) {
 	delete(p.byID, sp.ID)
 	delete(p.byName, spaceName{sp.Tenant, sp.Name})
 	for _, n := range p.s.now.Load().nodes {
-		if v := sp.known(n); v != nil {
-			p.gone = append(p.gone, nodeSpace{n.i, v.of.server, v.id})
+		if v := sp.ids.Get(n.i); v != nil {
+			p.gone = append(p.gone, nodeSpace{n.i, v.Of.Server, v.ID})
 		}
 	}
 	for len(p.gone) > rememberGone {
@@ -194,14 +140,14 @@ func (p *spaces) forget(sp *space) {
 }
 
 // of is this Store's number of what a node called that namespace in a life of its; 0 where it cannot be had.
-func (p *spaces) of(ctx context.Context, n *node, of life, id skep.NamespaceID) skep.NamespaceID {
+func (p *spaces) of(ctx context.Context, n *node, of lives.Life, id skep.NamespaceID) skep.NamespaceID {
 	p.mu.RLock()
-	mine := p.byNode[nodeSpace{n.i, of.server, id}]
+	mine := p.byNode[nodeSpace{n.i, of.Server, id}]
 	p.mu.RUnlock()
 	if mine != 0 || id == 0 {
 		return mine
 	}
-	info, err := n.st.FindNamespace(of.mark(ctx), id)
+	info, err := n.st.FindNamespace(of.Mark(ctx), id)
 	if err != nil {
 		return 0
 	}
@@ -213,11 +159,11 @@ func (p *spaces) of(ctx context.Context, n *node, of life, id skep.NamespaceID) 
 }
 
 // unlearn forgets what a node called namespaces in other lives than this one.
-func (p *spaces) unlearn(n *node, but life) {
+func (p *spaces) unlearn(n *node, but lives.Life) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for at := range p.byNode {
-		if at.node == n.i && at.server != but.server {
+		if at.node == n.i && at.server != but.Server {
 			delete(p.byNode, at)
 		}
 	}
@@ -228,7 +174,7 @@ func (p *spaces) unlearn(n *node, but life) {
 // is not called: there is nothing.
 func (s many) on(ctx context.Context, op string, n *node, sp *space, made bool,
 	f func(ctx context.Context, id skep.NamespaceID) error) error {
-	v := sp.sure(n)
+	v := sp.ids.Sure(n.i, n.trips.Load())
 	for try := 0; ; try++ {
 		if v == nil {
 			var err error
@@ -236,7 +182,7 @@ func (s many) on(ctx context.Context, op string, n *node, sp *space, made bool,
 				return err
 			}
 		}
-		err := f(v.of.mark(ctx), v.id)
+		err := f(v.Of.Mark(ctx), v.ID)
 		if err != nil && s.away(err) {
 			n.trips.Add(1)
 		}
@@ -258,18 +204,18 @@ func (s many) on(ctx context.Context, op string, n *node, sp *space, made bool,
 }
 
 // numberOn asks a node for its number of a namespace; nil: it does not have it.
-func (s many) numberOn(ctx context.Context, n *node, sp *space, made bool) (*number, error) {
+func (s many) numberOn(ctx context.Context, n *node, sp *space, made bool) (*lives.Number, error) {
 	of, err := n.life(ctx)
 	if err != nil {
 		return nil, err
 	}
-	ctx = of.mark(ctx)
+	ctx = of.Mark(ctx)
 	if made {
 		info, err := n.st.OpenNamespace(ctx, sp.NamespaceSpec)
 		if err == nil {
 			_, err = s.spaces.heard(n, of, info)
 		}
-		return &number{info.ID, of}, err
+		return &lives.Number{ID: info.ID, Of: of}, err
 	}
 	list, err := n.st.NamespacesOf(ctx, sp.Tenant)
 	if err != nil {
@@ -278,7 +224,7 @@ func (s many) numberOn(ctx context.Context, n *node, sp *space, made bool) (*num
 	for _, info := range list {
 		if info.NamespaceSpec == sp.NamespaceSpec {
 			_, err := s.spaces.heard(n, of, info)
-			return &number{info.ID, of}, err
+			return &lives.Number{ID: info.ID, Of: of}, err
 		}
 	}
 	return nil, nil
@@ -286,11 +232,11 @@ func (s many) numberOn(ctx context.Context, n *node, sp *space, made bool) (*num
 
 // has says whether a node has the namespace by the number that it gave last.
 func (s many) has(ctx context.Context, n *node, sp *space) (bool, error) {
-	v := sp.known(n)
+	v := sp.ids.Get(n.i)
 	if v == nil {
 		return false, nil
 	}
-	info, err := n.st.FindNamespace(v.of.mark(ctx), v.id)
+	info, err := n.st.FindNamespace(v.Of.Mark(ctx), v.ID)
 	if errors.Is(err, wire.ErrRestarted) {
 		v, err = s.numberOn(ctx, n, sp, false)
 		return v != nil, err
@@ -335,7 +281,7 @@ func (s many) OpenNamespace(ctx context.Context, spec skep.NamespaceSpec) (skep.
 		of, err := n.life(ctx)
 		var info skep.NamespaceInfo
 		if err == nil {
-			info, err = n.st.OpenNamespace(of.mark(ctx), spec)
+			info, err = n.st.OpenNamespace(of.Mark(ctx), spec)
 		}
 		if err == nil {
 			if spec.Copies == 0 {
@@ -363,12 +309,12 @@ func (s many) list(
 		return nil, err
 	}
 	lists := make([][]skep.NamespaceInfo, len(s.nodes))
-	lives := make([]life, len(s.nodes))
+	of := make([]lives.Life, len(s.nodes))
 	answered := 0
 	var lost error
 	errs := s.each(func(n *node) (err error) {
-		if lives[n.i], err = n.life(ctx); err == nil {
-			lists[n.i], err = ask(lives[n.i].mark(ctx), n)
+		if of[n.i], err = n.life(ctx); err == nil {
+			lists[n.i], err = ask(of[n.i].Mark(ctx), n)
 		}
 		return err
 	})
@@ -386,7 +332,7 @@ func (s many) list(
 	seen := map[skep.NamespaceID]bool{}
 	for i, list := range lists {
 		for _, info := range list {
-			sp, err := s.spaces.heard(s.nodes[i], lives[i], info)
+			sp, err := s.spaces.heard(s.nodes[i], of[i], info)
 			if err != nil {
 				return nil, err
 			}
@@ -462,7 +408,7 @@ func (s many) DeleteNamespace(ctx context.Context, id skep.NamespaceID) error {
 		return err
 	}
 	err = s.all(ctx, op, func(n *node) error {
-		err := s.deleteOn(ctx, n, sp, sp.sure(n))
+		err := s.deleteOn(ctx, n, sp, sp.ids.Sure(n.i, n.trips.Load()))
 		if errors.Is(err, wire.ErrRestarted) {
 			err = s.deleteOn(ctx, n, sp, nil)
 		}
@@ -475,13 +421,13 @@ func (s many) DeleteNamespace(ctx context.Context, id skep.NamespaceID) error {
 }
 
 // deleteOn deletes the namespace on one node, by its number, which is asked for where it is nil.
-func (s many) deleteOn(ctx context.Context, n *node, sp *space, v *number) (err error) {
+func (s many) deleteOn(ctx context.Context, n *node, sp *space, v *lives.Number) (err error) {
 	if v == nil {
 		if v, err = s.numberOn(ctx, n, sp, s.missed()); err != nil || v == nil {
 			return err
 		}
 	}
-	if err := n.st.DeleteNamespace(v.of.mark(ctx), v.id); skep.KindOf(err) != skep.NotFound {
+	if err := n.st.DeleteNamespace(v.Of.Mark(ctx), v.ID); skep.KindOf(err) != skep.NotFound {
 		return err
 	}
 	return nil // somebody else was first, or an earlier try

@@ -17,6 +17,7 @@ import (
 	"github.com/skepkv/skep/replication/errand"
 	"github.com/skepkv/skep/replication/known"
 	"github.com/skepkv/skep/replication/merge"
+	"github.com/skepkv/skep/replication/owed"
 	"github.com/skepkv/skep/replication/pace"
 	"github.com/skepkv/skep/replication/placement"
 	"github.com/skepkv/skep/replication/promises"
@@ -105,6 +106,7 @@ type node struct {
 	lookups, runs *pace.Line
 	behind        errand.Behind // calls that nobody waits for any more
 	gone          atomic.Bool   // no map has it any more
+	owed          owed.Total    // by sessions of this Store
 }
 
 // counters are what this Store did itself: a node counts what came to it.

@@ -306,7 +306,7 @@ func (k Kind) Slow(a, b time.Duration) bool { return a > outlier*b+k.Floor }
 // Choose is which of the nodes at these places is asked, of which is known how long each is expected to take and for how
 // much it is asked so far: of those that are not slow beside another one the one that is asked least, the first of such.
 // Where none of all nodes is slow expect is nil.
-func Choose(k Kind, at []uint16, expect []time.Duration, asked []int) uint16 {
+func Choose(k Kind, at []uint16, expect []time.Duration, asked []int64) uint16 {
 	if expect == nil {
 		best := at[0]
 		for _, x := range at[1:] {

@@ -83,13 +83,13 @@ func TestWhatANodeIsExpectedToTake(t *testing.T) {
 // Among nodes that are alike the one that is asked least is asked; one that is slow beside another is not.
 func TestWhoIsAsked(t *testing.T) {
 	t.Parallel()
-	expect, asked := []time.Duration{3: ms, 4: 2 * ms, 5: 200 * ms}, make([]int, 6)
+	expect, asked := []time.Duration{3: ms, 4: 2 * ms, 5: 200 * ms}, make([]int64, 6)
 	pick := func(at ...uint16) uint16 {
 		x := Choose(Lookups, at, expect, asked)
 		asked[x]++
 		return x
 	}
-	alike := func(at ...uint16) uint16 { return Choose(Lookups, at, nil, []int{3: 1, 4: 1, 5: 0}) }
+	alike := func(at ...uint16) uint16 { return Choose(Lookups, at, nil, []int64{3: 1, 4: 1, 5: 0}) }
 	require.EqualValues(t, 5, alike(4, 5))
 	require.EqualValues(t, 4, alike(4, 3))
 	require.EqualValues(t, 4, pick(4, 3), "the first of equals")

@@ -136,8 +136,8 @@ var parts = map[string][]string{
 
 	"replication": {"replication/clustermap", "replication/placement", "replication/known",
 		"replication/calls", "replication/checks", "replication/copies", "replication/errand", "replication/keeper",
-		"replication/lent", "replication/merge", "replication/promises", "replication/pace",
-		"replication/runs", "replication/sched", "replication/units"},
+		"replication/lent", "replication/lives", "replication/merge", "replication/owed", "replication/promises",
+		"replication/pace", "replication/runs", "replication/sched", "replication/units"},
 	"replication/fence":      {"replication/calls", "replication/clustermap"},
 	"replication/sealed":     {"replication/clustermap"},
 	"replication/bucket":     {"replication/runs"},

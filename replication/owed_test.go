@@ -1,0 +1,83 @@
+package replication
+
+import (
+	"context"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/skepkv/skep"
+)
+
+// Restores at once are spread over the nodes of their groups by what each node is yet to give, whichever comes first in
+// the map. What has ended owes nothing, however it ended.
+func TestTheNodeThatOwesLeastIsAsked(t *testing.T) {
+	t.Parallel()
+	const chains, group = 300, 4
+	r := clusterOf(t, twice(3, group), skep.Cache)
+	for i := range chains {
+		r.put(chainOf(i, group), 0, group)
+	}
+	owed := func() (most, least, sum int64) {
+		least = 1 << 60
+		for _, n := range r.now.Load().nodes {
+			bytes := n.owed.Load()
+			most, least, sum = max(most, bytes), min(least, bytes), sum+bytes
+		}
+		return most, least, sum
+	}
+	nothing := func(why string) {
+		most, least, _ := owed()
+		require.Equal(t, []int64{0, 0}, []int64{most, least}, why)
+	}
+	restore := func(ctx context.Context, i int) (skep.Session, error) {
+		return r.Restore(ctx, &skep.RestoreRequest{Chains: []skep.Chain{{Scope: r.scope(), Keys: chainOf(i, group)}}})
+	}
+	nothing("before")
+
+	gate := make(chan struct{})
+	for _, n := range r.nodes {
+		n.gate = gate
+	}
+	var under []skep.Session
+	for i := range chains {
+		ses, err := restore(t.Context(), i)
+		require.NoError(t, err)
+		under = append(under, ses)
+	}
+	most, least, sum := owed()
+	each := r.find(chainOf(0, group), skep.NoLease).Bytes
+	require.Equal(t, chains*each, sum, "nothing has come yet")
+	require.LessOrEqual(t, most-least, 2*each, "a chain of one group more or less")
+	close(gate)
+
+	for i, ses := range under {
+		switch i % 3 {
+		case 0:
+			require.NoError(t, ses.Stop(t.Context(), -1))
+		case 1:
+			require.NoError(t, skep.Drain(t.Context(), ses, func(c *skep.Chunk) error { return c.Err }))
+		}
+		require.NoError(t, ses.Close(t.Context()))
+	}
+	nothing("all have ended")
+	narrow := &skep.RestoreRequest{Window: 1, Chains: []skep.Chain{{Scope: r.scope(), Keys: chainOf(0, group)}}}
+	ses, err := r.Restore(t.Context(), narrow)
+	require.NoError(t, err)
+	require.NoError(t, ses.Close(t.Context()))
+	nothing("what was never begun")
+
+	r.nodes[1].down.Store(true)
+	for i := range chains {
+		ses, err := restore(t.Context(), i)
+		require.NoError(t, err)
+		require.NoError(t, skep.Drain(t.Context(), ses, func(c *skep.Chunk) error { return c.Err }))
+		nothing("read to its end")
+		require.NoError(t, ses.Close(t.Context()))
+	}
+	over, cancel := context.WithCancel(t.Context())
+	cancel()
+	_, err = restore(over, 2)
+	require.Error(t, err)
+	nothing("what did not begin")
+}
