@@ -15,7 +15,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/skepkv/skep"
-	"github.com/skepkv/skep/store/internal/health"
 )
 
 var sprintf = fmt.Sprintf
@@ -111,8 +110,7 @@ func newCrashWorld(t *testing.T, c *campaign, run int) *crashWorld {
 	w.o = small(dir)
 	w.o.OpTimeout = 20 * time.Second
 	// Drives in memory do not get slow: the machine does, when much runs on it.
-	w.o.rules = health.DefaultRules
-	w.o.rules.Hung, w.o.rules.HungWrites, w.o.rules.Floor, w.o.rules.Tolerate = time.Minute, time.Minute, time.Minute, time.Minute
+	unjudged(&w.o)
 	w.o.DeviceCount = 1 + rng.IntN(4)
 	w.o.SegmentBytes = []int64{64 << 10, 96 << 10, 128 << 10}[rng.IntN(3)]
 	segments := int64(6 + rng.IntN(6))

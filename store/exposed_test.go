@@ -80,7 +80,7 @@ func TestAReaderWritesToItsDestination(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			ctx := testContext(t)
 			mem := foreign(t, 2*n*modelBlock) // it outlives the store
-			s := openSlow(t, 1<<30, func(o *Options) { o.CacheBytes = 8 << 20 })
+			s := openSlow(t, 1<<30, func(o *Options) { o.CacheBytes = 8 << 20; unjudged(o) })
 			sc := openModel(t, s)
 			keys := chainKeys(1, n)
 			requireOutcome(t, skep.Committed, putRun(t, s, sc, keys, modelBlock))

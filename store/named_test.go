@@ -60,7 +60,6 @@ func TestDevicesMayNameADriveThatWasReplaced(t *testing.T) {
 // What is at the old drive's place now is another store's, or somebody's: it is refused.
 func TestDevicesThatNameWhatIsNotTheStoresAreRefused(t *testing.T) {
 	t.Parallel()
-	ctx := testContext(t)
 	for _, tt := range []struct {
 		name string
 		kind skep.Kind
@@ -77,6 +76,7 @@ func TestDevicesThatNameWhatIsNotTheStoresAreRefused(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
+			ctx := testContext(t)
 			o, drives, _ := namedStore(t)
 			changed(t, o, func(s *Store) error {
 				_, err := s.ReplaceDevice(ctx, "1", NewDevice{Path: filepath.Join(drives, "new")}, MoveOptions{})

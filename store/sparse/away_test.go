@@ -13,6 +13,7 @@ import (
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/store"
 	"github.com/skepkv/skep/store/sparse"
+	"github.com/skepkv/skep/store/storetest"
 )
 
 // While a drive is away a context is not found to be gone, or shorter than it is: opening it says
@@ -108,8 +109,14 @@ func TestNothingIsForgottenWhileADriveIsAway(t *testing.T) {
 	require.Equal(t, appended, c.Info().Appended)
 	for e := range tokens + appended {
 		dst := [][]byte{make([]byte, len(entry(0)))}
-		r, err := c.Fetch(ctx, 0, []uint32{uint32(e)}, dst)
-		require.NoError(t, err)
+		var r skep.FetchResult
+		storetest.Eventually(t, "entries are read: a drive that took too long is fenced for a while", func() bool {
+			r, err = c.Fetch(ctx, 0, []uint32{uint32(e)}, dst)
+			if err != nil {
+				require.ErrorIs(t, err, skep.DeviceFailed)
+			}
+			return err == nil
+		})
 		require.Empty(t, r.Missing)
 		require.Equal(t, entry(e), dst[0], "entry %d", e)
 	}

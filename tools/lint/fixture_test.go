@@ -33,7 +33,7 @@ func fixture(t *testing.T, name string) (p *program, want []string) {
 			}
 		}
 	}
-	exports := exportsOf(t, ".", []string{"testing", "testing/synctest", "time", "sync", "net/http", requirePath})
+	exports := exportsOf(t, ".", []string{"context", "testing", "testing/synctest", "time", "sync", "net/http", requirePath})
 	p = &program{fset: token.NewFileSet()}
 	compiled := importer.ForCompiler(p.fset, "gc", func(path string) (io.ReadCloser, error) { return os.Open(exports[path]) })
 	_, err = p.check("fixture/"+name, abs, files, true, func(path string) (*types.Package, error) { return compiled.Import(path) })

@@ -66,9 +66,10 @@ func (n *network) host(name string) *host {
 	if n == nil {
 		return &host{name: name, ip: "127.0.0.1"}
 	}
-	h := &host{n: n, name: name, ns: n.prefix + "-" + name, ip: fmt.Sprintf("10.77.0.%d", len(n.hosts)+1)}
+	number := len(n.hosts) + 1 // names are of one cluster; a network may have several
+	h := &host{n: n, name: name, ns: fmt.Sprintf("%s-%d", n.prefix, number), ip: fmt.Sprintf("10.77.0.%d", number)}
 	n.hosts = append(n.hosts, h)
-	port := "to-" + name
+	port := fmt.Sprint("to-", number)
 	n.run("ip", "netns", "add", h.ns)
 	n.run("ip", "-n", h.ns, "link", "set", "lo", "up")
 	n.run("ip", "-n", h.ns, "link", "add", "eth0", "type", "veth", "peer", "name", port, "netns", n.bridge())

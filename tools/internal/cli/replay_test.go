@@ -111,7 +111,7 @@ func TestReplaySameTraceAfterKillFindsWhatWasPut(t *testing.T) {
 		killed = cmd.Wait() != nil && killed
 	}
 	r := skepRun(t, append(args, "--limit", "50")...).OK(t)
-	assert.Equal(t, 1.0, r["hit_ratio"])
+	assert.Equal(t, 1.0, r["hit_ratio"], "misses %v, found %v of %v", r["misses"], r["blocks_found"], r["blocks_referenced"])
 	r = skepRun(t, append(args, "--limit", "500")...).OK(t)
 	assert.Zero(t, r["wrong_bytes"])
 	assert.Zero(t, r["broken_promises"])
