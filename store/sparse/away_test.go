@@ -104,19 +104,22 @@ func TestNothingIsForgottenWhileADriveIsAway(t *testing.T) {
 
 	st, sp = open()
 	defer done(st, sp)
-	c, err = sp.OpenContext(ctx, scope, keys[len(keys)-1])
-	require.NoError(t, err)
-	require.Equal(t, appended, c.Info().Appended)
-	for e := range tokens + appended {
-		dst := [][]byte{make([]byte, len(entry(0)))}
-		var r skep.FetchResult
-		storetest.Eventually(t, "entries are read: a drive that took too long is fenced for a while", func() bool {
-			r, err = c.Fetch(ctx, 0, []uint32{uint32(e)}, dst)
+	read := func(what string, f func() error) { // a drive that took too long is dead for a while
+		t.Helper()
+		storetest.Eventually(t, what, func() bool {
+			err := f()
 			if err != nil {
 				require.ErrorIs(t, err, skep.DeviceFailed)
 			}
 			return err == nil
 		})
+	}
+	read("open", func() error { c, err = sp.OpenContext(ctx, scope, keys[len(keys)-1]); return err })
+	require.Equal(t, appended, c.Info().Appended)
+	for e := range tokens + appended {
+		dst := [][]byte{make([]byte, len(entry(0)))}
+		var r skep.FetchResult
+		read("fetch", func() error { r, err = c.Fetch(ctx, 0, []uint32{uint32(e)}, dst); return err })
 		require.Empty(t, r.Missing)
 		require.Equal(t, entry(e), dst[0], "entry %d", e)
 	}
