@@ -90,24 +90,49 @@ func (o *opened) lookupEach(
 	return f.Lease.ID, err
 }
 
-// staging is memory shared with the server, for blocks whose memory is not.
+// staging is memory that blocks are copied through: shared with the server where there is some.
 type staging struct {
-	mem   skep.Memory
+	mem   skep.Memory // nil: of the heap
 	bytes []byte
 }
 
-// stage takes shared memory for blocks of these lengths; nil where there is none, or where blocks lie in it already.
-func (o *opened) stage(ctx context.Context, blocks [][]byte) *staging {
-	c := o.client
-	if c == nil || len(blocks) == 0 {
-		return nil
+func (s *staging) release() {
+	if s.mem != nil {
+		s.mem.Release()
 	}
-	if c.Shares(blocks[0]) || c.Attached(ctx) != nil {
+}
+
+// inPlace says whether blocks can be read and written where they are.
+func (o *opened) inPlace(blocks []place) bool {
+	return len(blocks) == 0 || !scattered(blocks) && (o.client == nil || o.client.Shares(blocks[0][0]))
+}
+
+// stage takes memory for blocks of these lengths that are in pieces, or not shared with the server; nil where they are
+// in one piece each and lie in shared memory, or there is none.
+func (o *opened) stage(ctx context.Context, blocks []place) *staging {
+	if o.inPlace(blocks) {
 		return nil
 	}
 	n := int64(0)
 	for _, b := range blocks {
-		n += layout.Padded(int64(len(b)))
+		n += layout.Padded(b.size())
+	}
+	if m := o.shareable(ctx, n); m != nil {
+		return &staging{m, m.Bytes()}
+	}
+	if !scattered(blocks) {
+		return nil
+	}
+	b := make([]byte, n+layout.Padded(1)-1) // drives write to pages
+	skip := int64(-uintptr(unsafe.Pointer(unsafe.SliceData(b)))) & (layout.Padded(1) - 1)
+	return &staging{nil, b[skip : skip+n : skip+n]}
+}
+
+// shareable is memory that the server maps; nil: there is none.
+func (o *opened) shareable(ctx context.Context, n int64) skep.Memory {
+	c := o.client
+	if c == nil || c.Attached(ctx) != nil {
+		return nil
 	}
 	m, err := c.Alloc(ctx, n)
 	if err != nil {
@@ -117,14 +142,14 @@ func (o *opened) stage(ctx context.Context, blocks [][]byte) *staging {
 		m.Release()
 		return nil
 	}
-	return &staging{m, m.Bytes()}
+	return m
 }
 
 // cut gives each block its place.
-func (s *staging) cut(blocks [][]byte) [][]byte {
+func (s *staging) cut(blocks []place) [][]byte {
 	out, off := make([][]byte, len(blocks)), int64(0)
 	for i, b := range blocks {
-		n := int64(len(b))
+		n := b.size()
 		out[i] = s.bytes[off : off+n : off+n]
 		off += layout.Padded(n)
 	}
@@ -174,10 +199,10 @@ func (o *opened) giveBack(m skep.Memory, ended skep.Session, err error) {
 }
 
 // fitting is how many of blocks, from the first, make one piece of at most so many bytes.
-func fitting(blocks [][]byte, most int64) int {
+func fitting(blocks []place, most int64) int {
 	bytes := int64(0)
 	for i, b := range blocks {
-		if bytes += layout.Padded(int64(len(b))); i > 0 && (bytes > most || i == skep.MaxChains) {
+		if bytes += layout.Padded(b.size()); i > 0 && (bytes > most || i == skep.MaxChains) {
 			return i
 		}
 	}
@@ -186,9 +211,9 @@ func fitting(blocks [][]byte, most int64) int {
 
 // pieces calls f for blocks [from, to), until all have had their turn or one call fails, with that call's error. Of
 // blocks that are staged two pieces are under way at once: one is copied while the other is on its way.
-func (o *opened) pieces(ctx context.Context, blocks [][]byte, f func(ctx context.Context, from, to int) error) error {
+func (o *opened) pieces(ctx context.Context, blocks []place, f func(ctx context.Context, from, to int) error) error {
 	most, atOnce := int64(stagedBytes), 1
-	if o.client != nil && len(blocks) > 0 && !o.client.Shares(blocks[0]) {
+	if !o.inPlace(blocks) {
 		most, atOnce = stagedBytes/2, 2
 	}
 	g, within := errgroup.WithContext(ctx)
@@ -208,7 +233,7 @@ func (o *opened) pieces(ctx context.Context, blocks [][]byte, f func(ctx context
 // load fills each of dst with the block of its key, and says in results why not: 0, it is there. A block of another
 // length is a Conflict. Leading ones that are nil are not asked for: they are what the others continue. What is not
 // answered when an error ends it has the error's kind.
-func (o *opened) load(ctx context.Context, c skep.Chain, dst [][]byte, results []skep.Kind) (err error) {
+func (o *opened) load(ctx context.Context, c skep.Chain, dst []place, results []skep.Kind) (err error) {
 	lead := 0
 	for ; lead < len(dst) && dst[lead] == nil; lead++ {
 		results[lead] = skep.Other
@@ -240,16 +265,18 @@ func (o *opened) load(ctx context.Context, c skep.Chain, dst [][]byte, results [
 
 // loadPiece loads blocks to where they are wanted, by way of memory that the server has, too, where there is some.
 func (o *opened) loadPiece(
-	ctx context.Context, sp spaceSpec, c skep.Chain, into [][]byte, said []skep.Kind,
+	ctx context.Context, sp spaceSpec, c skep.Chain, into []place, said []skep.Kind,
 ) error {
 	s := o.stage(ctx, into)
 	if s == nil {
-		return loadInto(ctx, o, sp, c, into, said, func(int) {})
+		return loadInto(ctx, o, sp, c, firsts(into), said, func(int) {})
 	}
 	places := s.cut(into)
 	k := &kept{Restorer: o}
-	err := loadInto(ctx, k, sp, c, places, said, func(i int) { copy(into[i], places[i]) })
-	o.giveBack(s.mem, k.session, err)
+	err := loadInto(ctx, k, sp, c, places, said, func(i int) { into[i].fill(places[i]) })
+	if s.mem != nil {
+		o.giveBack(s.mem, k.session, err)
+	}
 	if errors.Is(err, skep.NotReleased) { // of the staging's memory, not the caller's
 		err = &skep.Error{Op: op, Kind: gaveUp(ctx), Err: err}
 	}
@@ -258,7 +285,7 @@ func (o *opened) loadPiece(
 
 // loadRest asks once more for what is missing of a chain's blocks from first on, with all that they continue: by that
 // object storage finds what the drives have no more. It is copied.
-func (o *opened) loadRest(ctx context.Context, c skep.Chain, first int, into [][]byte, said []skep.Kind) error {
+func (o *opened) loadRest(ctx context.Context, c skep.Chain, first int, into []place, said []skep.Kind) error {
 	missing := func(k skep.Kind) bool { return k == skep.NotFound || k == skep.Evicted }
 	from := slices.IndexFunc(said, missing)
 	if from < 0 {
@@ -280,10 +307,10 @@ func (o *opened) loadRest(ctx context.Context, c skep.Chain, first int, into [][
 		case !missing(said[i]):
 		case ch.Err != nil:
 			said[i] = kindOf(ch.Err)
-		case ch.Bytes != int64(len(into[i])):
+		case ch.Bytes != into[i].size():
 			said[i] = skep.Conflict
 		default:
-			ch.AppendTo(into[i][:0])
+			into[i].fill(ch.Data...)
 			said[i] = skep.Other
 		}
 		return nil
@@ -380,7 +407,7 @@ func touch(a, b []byte) bool {
 
 // save stores blocks, in a chained namespace one behind the other, and says of each what became of it. What is not
 // answered when an error ends it is declined for the error's kind.
-func (o *opened) save(ctx context.Context, r skep.PutRequest, keys []skep.Key, src [][]byte, results []skep.PutResult) error {
+func (o *opened) save(ctx context.Context, r skep.PutRequest, keys []skep.Key, src []place, results []skep.PutResult) error {
 	sp, err := o.space(ctx, r.Namespace)
 	if err != nil {
 		return err
@@ -394,28 +421,30 @@ func (o *opened) save(ctx context.Context, r skep.PutRequest, keys []skep.Key, s
 			part.Parent, part.Depth = &keys[from-1], r.Depth+from
 		}
 		s := o.stage(ctx, blocks)
-		if s != nil {
-			places := s.cut(blocks)
-			for i := range blocks {
-				copy(places[i], blocks[i])
+		var bytes [][]byte
+		if s == nil {
+			bytes = firsts(blocks)
+		} else {
+			bytes = s.cut(blocks)
+			for i, b := range blocks {
+				b.gather(bytes[i])
 			}
-			blocks = places
 		}
 		part.Blocks = make([]skep.Block, len(blocks))
-		for i, b := range blocks {
+		for i, b := range bytes {
 			part.Blocks[i] = skep.Block{Key: keys[from+i], Parts: []skep.Part{{Bytes: b}}}
 		}
 		var released atomic.Bool
 		part.Released = func() {
 			released.Store(true)
 			if s != nil {
-				s.mem.Release()
+				s.release()
 			}
 		}
 		list, err := o.put(ctx, &part)
 		if s != nil {
 			if !errors.Is(err, skep.NotReleased) {
-				s.mem.Release()
+				s.release()
 			}
 			if rest, held := skep.Held(err); held {
 				err = rest

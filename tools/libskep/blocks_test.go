@@ -75,11 +75,19 @@ func TestStagingOfACallThatWasCutOffIsLentAgain(t *testing.T) {
 	for name, use := range map[string]func(o *opened, sc skep.Scope, block []byte) error{
 		"load": func(o *opened, sc skep.Scope, block []byte) error {
 			chain := skep.Chain{Scope: sc, Keys: make([]skep.Key, 1)}
-			return o.load(t.Context(), chain, [][]byte{block}, make([]skep.Kind, 1))
+			return o.load(t.Context(), chain, inOne([][]byte{block}), make([]skep.Kind, 1))
+		},
+		"load to pieces": func(o *opened, sc skep.Scope, block []byte) error {
+			chain := skep.Chain{Scope: sc, Keys: make([]skep.Key, 1)}
+			return o.load(t.Context(), chain, []place{{block[1:], block[:1]}}, make([]skep.Kind, 1))
+		},
+		"save of pieces": func(o *opened, sc skep.Scope, block []byte) error {
+			put := skep.PutRequest{Scope: sc}
+			return o.save(t.Context(), put, make([]skep.Key, 1), []place{{block[1:], block[:1]}}, make([]skep.PutResult, 1))
 		},
 		"save": func(o *opened, sc skep.Scope, block []byte) error {
 			put := skep.PutRequest{Scope: sc}
-			return o.save(t.Context(), put, make([]skep.Key, 1), [][]byte{block}, make([]skep.PutResult, 1))
+			return o.save(t.Context(), put, make([]skep.Key, 1), inOne([][]byte{block}), make([]skep.PutResult, 1))
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -92,17 +100,63 @@ func TestStagingOfACallThatWasCutOffIsLentAgain(t *testing.T) {
 			for range 2 {
 				require.ErrorIs(t, use(o, skep.Scope{Namespace: n.ID}, block), skep.Unavailable)
 			}
-			require.Nil(t, o.stage(t.Context(), [][]byte{block}), "a drive may use it")
+			require.Nil(t, o.stage(t.Context(), inOne([][]byte{block})), "a drive may use it")
 			c.letGo.Store(true)
 			for _, released := range c.puts {
 				released()
 			}
 			for range 2 {
-				require.Eventually(t, func() bool { return o.stage(context.Background(), [][]byte{block}) != nil },
+				require.Eventually(t, func() bool { return o.stage(context.Background(), inOne([][]byte{block})) != nil },
 					time.Minute, time.Millisecond, "what nobody uses is not lent again")
 			}
 		})
 	}
+}
+
+// What lies in shared memory is read and written there, also where it is given in pieces that touch. Pieces that do not
+// are copied, through memory of the heap where there is no shared one.
+func TestPiecesThatTouchAreNotCopied(t *testing.T) {
+	t.Parallel()
+	o, block := behindServer(t, memstore.New(memstore.Options{}))
+	m, err := o.Alloc(t.Context(), 8<<10)
+	require.NoError(t, err)
+	defer m.Release()
+	in := func(cuts ...int) place {
+		var p place
+		for i := range len(cuts) - 1 {
+			p = p.add(m.Bytes()[cuts[i]:cuts[i+1]])
+		}
+		return p
+	}
+	touching := in(0, 100, 4000, 8192)
+	require.Equal(t, place{m.Bytes()}, touching)
+	require.Nil(t, o.stage(t.Context(), []place{touching}))
+	apart := in(0, 100, 4000).add(m.Bytes()[4001:])
+	require.Len(t, apart, 2)
+	s := o.stage(t.Context(), []place{touching, apart})
+	require.NotNil(t, s)
+	defer s.release()
+	require.True(t, o.client.Shares(s.cut([]place{touching, apart})[1]))
+	s = o.stage(t.Context(), []place{{block, block, block}}) // more than the shared memory has
+	require.Nil(t, s.mem)
+	require.Len(t, s.bytes, 3*len(block))
+
+	alone := &opened{}
+	require.Nil(t, alone.stage(t.Context(), []place{{block}}))
+	require.Len(t, alone.stage(t.Context(), []place{{block[:1], block[2:]}}).bytes, 4<<20)
+}
+
+// A block is copied to its pieces and from them, however either side is cut.
+func TestAPlaceInPieces(t *testing.T) {
+	t.Parallel()
+	room, want := make([]byte, 10), []byte("abcdef")
+	p := place{room[7:9], room[0:1], room[3:6]}
+	require.Equal(t, int64(6), p.size())
+	p.fill(want[:3], nil, want[3:4], want[4:])
+	require.Equal(t, "c\x00\x00def\x00ab\x00", string(room))
+	again := make([]byte, 6)
+	p.gather(again)
+	require.Equal(t, want, again)
 }
 
 // A store is closed though a drive never lets go of what a call was into.
@@ -113,7 +167,7 @@ func TestAStoreIsClosedThoughADriveClings(t *testing.T) {
 	require.NoError(t, err)
 	o.Store = &clinging{Store: o.Store}
 	require.ErrorIs(t, o.load(t.Context(), skep.Chain{Scope: skep.Scope{Namespace: n.ID}, Keys: make([]skep.Key, 1)},
-		[][]byte{block}, make([]skep.Kind, 1)), skep.Unavailable)
+		inOne([][]byte{block}), make([]skep.Kind, 1)), skep.Unavailable)
 }
 
 // What lies elsewhere goes two pieces at a time, every block once. The first error ends it; so does the caller's context,
@@ -121,9 +175,9 @@ func TestAStoreIsClosedThoughADriveClings(t *testing.T) {
 func TestPieces(t *testing.T) {
 	t.Parallel()
 	o, _ := behindServer(t, memstore.New(memstore.Options{}))
-	blocks := make([][]byte, 10)
+	blocks := make([]place, 10)
 	for i := range blocks {
-		blocks[i] = make([]byte, stagedBytes/4) // two of them are a piece
+		blocks[i] = place{make([]byte, stagedBytes/4)} // two of them are a piece
 	}
 	var mu sync.Mutex
 	seen, now, most := make([]int, len(blocks)), 0, 0

@@ -79,7 +79,7 @@ func TestObjectStorageBehindAnEmbeddedStore(t *testing.T) {
 		for i := from; i < n; i++ {
 			into[i] = make([]byte, size+1)[:size]
 		}
-		require.NoError(t, o.load(t.Context(), skep.Chain{Scope: ns.Scope(), Keys: keys}, into, said))
+		require.NoError(t, o.load(t.Context(), skep.Chain{Scope: ns.Scope(), Keys: keys}, inOne(into), said))
 		for i := range keys {
 			require.Equal(t, skep.Other, said[i], "block %d", i)
 			require.True(t, i < from || bytes.Equal(blocks[i], into[i]), "block %d", i)

@@ -56,7 +56,7 @@ func TestEachKeyIsAChainOfItsOwn(t *testing.T) {
 		return k, b
 	}
 	put, bytesOf := some(0, 2, 4)
-	require.NoError(t, o.save(t.Context(), skep.PutRequest{Scope: sc}, put, bytesOf, results))
+	require.NoError(t, o.save(t.Context(), skep.PutRequest{Scope: sc}, put, inOne(bytesOf), results))
 	for _, r := range results {
 		require.Equal(t, skep.PutResult{Outcome: skep.Committed}, r)
 	}
@@ -80,7 +80,7 @@ func TestEachKeyIsAChainOfItsOwn(t *testing.T) {
 	for i := range into {
 		into[i] = make([]byte, len(blocks[i]))
 	}
-	require.NoError(t, o.load(t.Context(), skep.Chain{Scope: sc, Keys: keys}, into, said))
+	require.NoError(t, o.load(t.Context(), skep.Chain{Scope: sc, Keys: keys}, inOne(into), said))
 	for i, k := range said {
 		if i%2 == 0 {
 			require.Zero(t, k)
@@ -90,11 +90,11 @@ func TestEachKeyIsAChainOfItsOwn(t *testing.T) {
 		}
 	}
 	other, last := [][]byte{{9}, {9}, {9}}, make([]skep.PutResult, 3)
-	require.NoError(t, o.save(t.Context(), skep.PutRequest{Scope: sc}, put, other, last))
+	require.NoError(t, o.save(t.Context(), skep.PutRequest{Scope: sc}, put, inOne(other), last))
 	for _, r := range last {
 		require.Equal(t, skep.PutResult{Outcome: skep.Exists, Differs: true}, r, "the first writer wins")
 	}
-	err := o.save(t.Context(), skep.PutRequest{Scope: sc, Parent: &keys[1], Depth: 1}, put, other, last)
+	err := o.save(t.Context(), skep.PutRequest{Scope: sc, Parent: &keys[1], Depth: 1}, put, inOne(other), last)
 	require.ErrorIs(t, err, skep.Invalid)
 }
 
@@ -143,9 +143,9 @@ func TestChainsOfOneGoInOnePut(t *testing.T) {
 	for i := range blocks {
 		blocks[i] = bytes.Repeat([]byte{byte(i)}, 4096)
 	}
-	require.NoError(t, o.save(t.Context(), skep.PutRequest{Scope: sc}, keys[7:8], [][]byte{{9}}, results[:1]))
+	require.NoError(t, o.save(t.Context(), skep.PutRequest{Scope: sc}, keys[7:8], inOne([][]byte{{9}}), results[:1]))
 	st.n.Store(0)
-	require.NoError(t, o.save(t.Context(), skep.PutRequest{Scope: sc}, keys, blocks, results))
+	require.NoError(t, o.save(t.Context(), skep.PutRequest{Scope: sc}, keys, inOne(blocks), results))
 	require.EqualValues(t, 1, st.n.Load())
 	for i, r := range results {
 		switch i {

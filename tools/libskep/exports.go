@@ -283,31 +283,66 @@ func skepgo_restore(s C.skep_store, sc *C.skep_scope, keys unsafe.Pointer, n, fr
 	if list, err = keysOf(keys, n); err != nil {
 		return
 	}
-	if blocks == nil || dest == nil || dest.k == nil || dest.slots == nil {
+	if blocks == nil {
 		err = errNowhere
 		return
 	}
-	if from >= to || to > n {
-		err = skep.Invalidf(op, "blocks", skep.Range{From: int(from), To: int(to)}, fmt.Sprintf("in 0 to %d", n))
+	var restore func(context.Context) (int, error)
+	if restore, err = o.restoreOf(scope, list, from, to, dest, on); err != nil {
 		return
 	}
 	ctx, cancel := within(timeoutMs)
 	defer cancel()
-	var t *target
-	var arrived int
-	if t, err = o.targetOf(ctx, scope.Namespace, dest, int(to-from), uint64(on)); err != nil {
-		return
-	}
-	g, err := o.geometry(ctx, scope.Namespace)
-	if err == nil {
-		arrived, err = o.restore(ctx, scope, list, skep.Range{From: int(from), To: int(to)}, g, t)
-		*blocks = C.uint32_t(arrived)
-	}
+	arrived, err := restore(ctx)
+	*blocks = C.uint32_t(arrived)
 	return
 }
 
+// restoreOf is a restore into an engine's paged cache, to be done. The thread that calls this has the current CUDA
+// context of a default stream.
+func (o *opened) restoreOf(scope skep.Scope, keys []skep.Key, from, to C.uint32_t, dest *C.skep_paged,
+	on C.skep_stream) (func(context.Context) (int, error), error) {
+	if dest == nil || dest.k == nil || dest.slots == nil {
+		return nil, errNowhere
+	}
+	blocks := skep.Range{From: int(from), To: int(to)}
+	if from >= to || blocks.To > len(keys) {
+		return nil, skep.Invalidf(op, "blocks", blocks, fmt.Sprintf("in 0 to %d", len(keys)))
+	}
+	d := *dest
+	st, err := streamOf(&d, on)
+	if err != nil {
+		return nil, err
+	}
+	return func(ctx context.Context) (int, error) {
+		t, err := o.targetOf(ctx, scope.Namespace, &d, blocks.Len(), st)
+		if err != nil {
+			return 0, err
+		}
+		g, err := o.geometry(ctx, scope.Namespace)
+		if err != nil {
+			return 0, err
+		}
+		return o.restore(ctx, scope, keys, blocks, g, t)
+	}, nil
+}
+
+// stream is an engine's stream, with the context of a GPU's.
+type stream struct {
+	number uint64
+	cuda   unsafe.Pointer
+}
+
+func streamOf(d *C.skep_paged, on C.skep_stream) (s stream, err error) {
+	s.number = uint64(on)
+	if d.where == C.SKEP_CUDA {
+		s.cuda, err = contextOf(s.number)
+	}
+	return s, err
+}
+
 // targetOf makes sure of what the caller says of its cache.
-func (o *opened) targetOf(ctx context.Context, id skep.NamespaceID, d *C.skep_paged, blocks int, on uint64) (*target, error) {
+func (o *opened) targetOf(ctx context.Context, id skep.NamespaceID, d *C.skep_paged, blocks int, on stream) (*target, error) {
 	g, err := o.geometry(ctx, id)
 	if err != nil {
 		return nil, err
@@ -348,9 +383,10 @@ func (o *opened) targetOf(ctx context.Context, id skep.NamespaceID, d *C.skep_pa
 		}
 		return t, nil
 	case C.SKEP_CUDA:
-		return t, o.toCUDA(t, at, on)
+		o.toCUDA(t, at, on)
+		return t, nil
 	case C.SKEP_DEVICE:
-		st, err := o.stream(on)
+		st, err := o.stream(on.number)
 		if err != nil {
 			return nil, err
 		}
@@ -381,28 +417,23 @@ func (o *opened) targetOf(ctx context.Context, id skep.NamespaceID, d *C.skep_pa
 }
 
 // toCUDA has t write to an engine's GPU, behind what its stream has to do.
-func (o *opened) toCUDA(t *target, at func(layer int, v bool) uint64, stream uint64) error {
-	c, err := contextOf(stream)
-	if err != nil {
-		return err
-	}
+func (o *opened) toCUDA(t *target, at func(layer int, v bool) uint64, on stream) {
 	var land *landing
-	t.take = func(ctx context.Context, n int64) ([]byte, func() error, error) {
-		if land, err = o.land.take(ctx, c, n); err != nil {
+	t.take = func(ctx context.Context, n int64) (_ []byte, _ func() error, err error) {
+		if land, err = o.land.take(ctx, on.cuda, n); err != nil {
 			return nil, nil, err
 		}
-		return land.bytes, func() error { return o.land.queued(land, stream) }, nil
+		return land.bytes, func() error { return o.land.queued(land, on.number) }, nil
 	}
 	t.write = func(layer int, v bool, block []byte, runs []slots.Run) error {
 		plane := at(layer, v)
 		for _, r := range runs {
-			if err := land.copyIn(stream, plane+uint64(r.To), block[r.From:r.From+r.Len]); err != nil {
+			if err := land.copyIn(on.number, plane+uint64(r.To), block[r.From:r.From+r.Len]); err != nil {
 				return err
 			}
 		}
 		return nil
 	}
-	return nil
 }
 
 // hostMemory is memory of the caller's.

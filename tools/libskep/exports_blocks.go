@@ -119,13 +119,21 @@ func skepgo_load_part(s C.skep_store, sc *C.skep_scope, part *C.char, keys unsaf
 	return load(s, sc, name, keys, n, lease, blocks, lengths, timeoutMs, results, e)
 }
 
+// named says what is wrong with the name of a part.
+func named(part string) error {
+	if part == "" || len(part) > skep.MaxPartNameSize {
+		return skep.Invalidf(op, "name of the part", part, fmt.Sprintf("1 to %d bytes", skep.MaxPartNameSize))
+	}
+	return nil
+}
+
 func load(s C.skep_store, sc *C.skep_scope, part string, keys unsafe.Pointer, n C.uint32_t, lease C.uint64_t,
 	blocks *unsafe.Pointer, lengths *C.int64_t, timeoutMs C.int64_t, results *C.uint8_t, e *C.skep_error) (rc C.int) {
 	var err error
 	defer func() { rc = fail(e, &err) }()
 	o, scope, list, err := asked(s, sc, keys, n)
-	if err == nil && (part == "" || len(part) > skep.MaxPartNameSize) {
-		err = skep.Invalidf(op, "name of the part", part, fmt.Sprintf("1 to %d bytes", skep.MaxPartNameSize))
+	if err == nil {
+		err = named(part)
 	}
 	if err != nil || n == 0 {
 		return
@@ -141,7 +149,7 @@ func load(s C.skep_store, sc *C.skep_scope, part string, keys unsafe.Pointer, n 
 	said := make([]skep.Kind, n)
 	ctx, cancel := within(timeoutMs)
 	defer cancel()
-	err = o.load(ctx, skep.Chain{Scope: scope, Keys: list, Part: part, Lease: skep.LeaseID(lease)}, dst, said)
+	err = o.load(ctx, skep.Chain{Scope: scope, Keys: list, Part: part, Lease: skep.LeaseID(lease)}, inOne(dst), said)
 	for i, k := range said {
 		unsafe.Slice(results, int(n))[i] = C.uint8_t(k)
 	}
@@ -200,7 +208,7 @@ func save(s C.skep_store, sc *C.skep_scope, parent unsafe.Pointer, depth C.uint3
 	results := make([]skep.PutResult, n)
 	ctx, cancel := within(timeoutMs)
 	defer cancel()
-	err = o.save(ctx, r, list, src, results)
+	err = o.save(ctx, r, list, inOne(src), results)
 	for i, res := range results {
 		unsafe.Slice(outcomes, int(n))[i] = C.uint8_t(res.Outcome)
 		if reasons != nil {

@@ -10,6 +10,7 @@ package main
 import "C"
 
 import (
+	"context"
 	"fmt"
 	"sync"
 	"unsafe"
@@ -55,11 +56,26 @@ func skepgo_begin(s C.skep_store, sc *C.skep_scope, parent unsafe.Pointer, depth
 		err = errNowhere
 		return
 	}
-	if n < 1 || n > skep.MaxParts || parts == nil {
-		err = skep.Invalidf(op, "parts", int(n), fmt.Sprintf("1 to %d, and an address", skep.MaxParts))
+	r, err := beginOf(scope, parent, depth, keys[0], parts, n, lifeMs)
+	if err != nil {
 		return
 	}
-	r := &skep.BeginRequest{Scope: scope, Key: keys[0], Depth: int(depth)}
+	ctx, cancel := within(0)
+	defer cancel()
+	id, err := o.beginWriting(ctx, r)
+	if err == nil {
+		*out = C.skep_writer(id)
+	}
+	return
+}
+
+// beginOf is what a caller says of a block of parts.
+func beginOf(scope skep.Scope, parent unsafe.Pointer, depth C.uint32_t, key skep.Key, parts *C.skep_part, n C.uint32_t,
+	lifeMs C.int64_t) (*skep.BeginRequest, error) {
+	if n < 1 || n > skep.MaxParts || parts == nil {
+		return nil, skep.Invalidf(op, "parts", int(n), fmt.Sprintf("1 to %d, and an address", skep.MaxParts))
+	}
+	r := &skep.BeginRequest{Scope: scope, Key: key, Depth: int(depth)}
 	if lifeMs > 0 {
 		r.Timeout = span(int64(lifeMs))
 	}
@@ -69,24 +85,24 @@ func skepgo_begin(s C.skep_store, sc *C.skep_scope, parent unsafe.Pointer, depth
 	}
 	for i, p := range unsafe.Slice(parts, int(n)) {
 		if p.name == nil {
-			err = skep.Invalidf(op, fmt.Sprintf("name of part %d", i), "NULL", "an address")
-			return
+			return nil, skep.Invalidf(op, fmt.Sprintf("name of part %d", i), "NULL", "an address")
 		}
 		r.Manifest = append(r.Manifest, skep.PartSpec{Name: C.GoString(p.name), Size: int64(p.bytes)})
 	}
-	ctx, cancel := within(0)
-	defer cancel()
+	return r, nil
+}
+
+// beginWriting begins a block of parts, and gives its writer's number.
+func (o *opened) beginWriting(ctx context.Context, r *skep.BeginRequest) (uint64, error) {
 	w, err := o.Begin(ctx, r)
 	if err != nil {
-		return
+		return 0, err
 	}
 	id, err := o.keep(&writers, &writing{o, w})
 	if err != nil {
 		_ = w.Abort(ctx)
-		return
 	}
-	*out = C.skep_writer(id)
-	return
+	return id, err
 }
 
 //export skepgo_write
@@ -123,11 +139,10 @@ func skepgo_commit(w C.skep_writer, accepted C.int, timeoutMs C.int64_t, outcome
 	}
 	ctx, cancel := within(timeoutMs)
 	defer cancel()
-	res, err := x.w.Commit(ctx, ack)
-	if skep.KindOf(err) == skep.Invalid { // it is open yet
+	res, ended, err := x.commit(ctx, w, ack)
+	if !ended {
 		return
 	}
-	writers.Delete(uint64(w))
 	if outcome != nil {
 		*outcome = C.uint8_t(res.Outcome)
 	}
@@ -135,6 +150,16 @@ func skepgo_commit(w C.skep_writer, accepted C.int, timeoutMs C.int64_t, outcome
 		*reason = C.uint8_t(res.Reason)
 	}
 	return
+}
+
+// commit stores a block. Not ended: the writer goes on.
+func (x *writing) commit(ctx context.Context, w C.skep_writer, ack skep.Ack) (_ skep.PutResult, ended bool, _ error) {
+	res, err := x.w.Commit(ctx, ack)
+	if skep.KindOf(err) == skep.Invalid {
+		return res, false, err
+	}
+	writers.Delete(uint64(w))
+	return res, true, err
 }
 
 //export skepgo_abort

@@ -55,9 +55,14 @@ func skepgo_submit(id C.skep_queue, ops *C.skep_op, n C.uint32_t, taken *C.uint3
 		return
 	}
 	*taken = 0
-	for i := range unsafe.Slice(ops, int(n)) {
+	for at := unsafe.Pointer(ops); n > 0; n-- {
+		var c C.skep_op
+		if c, err = opAt(at); err != nil {
+			return
+		}
+		at = unsafe.Add(at, c.size)
 		var x operation
-		if x, err = q.of.operationOf(&unsafe.Slice(ops, int(n))[i]); err != nil {
+		if x, err = q.of.operationOf(&c); err != nil {
 			return
 		}
 		var room bool
@@ -120,11 +125,22 @@ func skepgo_queue_close(id C.skep_queue, timeoutMs C.int64_t, e *C.skep_error) (
 	return
 }
 
+// sizeBefore10 is the size of an operation of SKEP_VERSION 8 and 9, which has nothing of what follows.
+const sizeBefore10 = unsafe.Offsetof(C.skep_op{}.pieces)
+
+// opAt is the operation at an address, which says how long it is.
+func opAt(at unsafe.Pointer) (c C.skep_op, err error) {
+	size := *(*C.uint32_t)(at)
+	if size != C.sizeof_skep_op && uintptr(size) != sizeBefore10 {
+		return c, skep.Invalidf(op, "size of an operation", uint32(size),
+			fmt.Sprintf("%d, or %d as of SKEP_VERSION 8 and 9", int(C.sizeof_skep_op), int(sizeBefore10)))
+	}
+	copy(unsafe.Slice((*byte)(unsafe.Pointer(&c)), size), unsafe.Slice((*byte)(at), size))
+	return c, nil
+}
+
 // operationOf is what a caller wants done, with copies of all that is the caller's but the blocks' memory.
 func (o *opened) operationOf(c *C.skep_op) (x operation, err error) {
-	if c.size != C.sizeof_skep_op {
-		return x, skep.Invalidf(op, "size of an operation", uint32(c.size), int(C.sizeof_skep_op))
-	}
 	x = operation{tag: uint64(c.tag), what: uint32(c.what), timeout: span(int64(c.timeout_ms))}
 	lease := skep.LeaseID(c.lease)
 	switch c.what {
@@ -144,10 +160,15 @@ func (o *opened) operationOf(c *C.skep_op) (x operation, err error) {
 	case C.SKEP_OP_FLUSH:
 		x.do = func(ctx context.Context, _ *completion) error { return o.Flush(ctx) }
 		return x, nil
+	case C.SKEP_OP_WRITE, C.SKEP_OP_COMMIT, C.SKEP_OP_COMMIT_ACCEPTED, C.SKEP_OP_ABORT:
+		return x, o.writingOn(c, &x)
 	}
 	scope, err := scopeOf(c.scope)
 	if err != nil {
 		return x, err
+	}
+	if c.what == C.SKEP_OP_BEGIN {
+		return x, o.beginning(c, &x, scope)
 	}
 	keys, err := keysOf(c.keys, c.n)
 	if err != nil {
@@ -219,6 +240,17 @@ func (o *opened) aboutKeys(c *C.skep_op, x *operation, scope skep.Scope, keys []
 		}
 	case C.SKEP_OP_LOAD:
 		return o.loading(c, x, skep.Chain{Scope: scope, Keys: keys, Lease: skep.LeaseID(c.lease)}, said)
+	case C.SKEP_OP_RESTORE:
+		x.tell = nil
+		restore, err := o.restoreOf(scope, keys, c.from, c.to, c.dest, c.stream)
+		if err != nil {
+			return err
+		}
+		x.do = func(ctx context.Context, done *completion) error {
+			n, err := restore(ctx)
+			done.blocks = int64(n)
+			return err
+		}
 	case C.SKEP_OP_SAVE, C.SKEP_OP_SAVE_ACCEPTED:
 		return o.saving(c, x, skep.PutRequest{Scope: scope, Depth: int(c.depth)}, keys, said, why)
 	default:
@@ -241,9 +273,15 @@ func tellTo(results, reasons *C.uint8_t, said, why []byte) func() {
 
 // loading has x load blocks.
 func (o *opened) loading(c *C.skep_op, x *operation, chain skep.Chain, said []byte) error {
-	into, err := placesOf((*unsafe.Pointer)(unsafe.Pointer(c.blocks)), c.lengths, c.n)
+	into, err := placed(c, true)
 	if err != nil {
 		return err
+	}
+	if c.part != nil {
+		chain.Part = C.GoString(c.part)
+		if err := named(chain.Part); err != nil {
+			return err
+		}
 	}
 	x.do = func(ctx context.Context, done *completion) error {
 		results := make([]skep.Kind, len(said))
@@ -260,7 +298,7 @@ func (o *opened) loading(c *C.skep_op, x *operation, chain skep.Chain, said []by
 
 // saving has x store blocks.
 func (o *opened) saving(c *C.skep_op, x *operation, r skep.PutRequest, keys []skep.Key, said, why []byte) error {
-	from, err := blocksOf((*unsafe.Pointer)(unsafe.Pointer(c.blocks)), c.lengths, c.n)
+	from, err := placed(c, false)
 	if err != nil {
 		return err
 	}

@@ -61,7 +61,7 @@ func skepgo_restore_begin(s C.skep_store, sc *C.skep_scope, keys unsafe.Pointer,
 		err = skep.Invalidf(op, "blocks", skep.Range{From: int(from), To: int(to)}, fmt.Sprintf("in 0 to %d", n))
 		return
 	}
-	if r, err = beginFor(s, sc, keys, n, skep.Range{From: int(from), To: int(to)}, dest, uint64(on), cost, word, timeoutMs); err == nil {
+	if r, err = beginFor(s, sc, keys, n, skep.Range{From: int(from), To: int(to)}, dest, on, cost, word, timeoutMs); err == nil {
 		var number uint64
 		if number, err = r.of.keep(&restorings, r); err != nil {
 			ctx, cancel := within(timeoutMs)
@@ -76,7 +76,7 @@ func skepgo_restore_begin(s C.skep_store, sc *C.skep_scope, keys unsafe.Pointer,
 
 // beginFor makes sure of what a caller says of a restore and begins it.
 func beginFor(s C.skep_store, sc *C.skep_scope, keys unsafe.Pointer, n C.uint32_t, blocks skep.Range, dest *C.skep_paged,
-	on uint64, cost *C.skep_cost, word *C.uint64_t, timeoutMs C.int64_t) (*restoring, error) {
+	on C.skep_stream, cost *C.skep_cost, word *C.uint64_t, timeoutMs C.int64_t) (*restoring, error) {
 	o, err := find(s)
 	if err != nil {
 		return nil, err
@@ -97,7 +97,11 @@ func beginFor(s C.skep_store, sc *C.skep_scope, keys unsafe.Pointer, n C.uint32_
 	}
 	ctx, cancel := within(timeoutMs)
 	defer cancel()
-	t, err := o.targetOf(ctx, c.Namespace, dest, blocks.Len(), on)
+	st, err := streamOf(dest, on)
+	if err != nil {
+		return nil, err
+	}
+	t, err := o.targetOf(ctx, c.Namespace, dest, blocks.Len(), st)
 	if err != nil {
 		return nil, err
 	}

@@ -4,8 +4,10 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"sync"
 	"testing"
+	"unsafe"
 
 	"github.com/stretchr/testify/require"
 
@@ -80,3 +82,27 @@ func (f *followed) Events(context.Context, skep.Cursor, bool) (skep.EventStream,
 	return f, nil
 }
 func (f *followed) Close() error { f.closed = true; return nil }
+
+// An operation is as long as it says, and nothing behind it is read: what an older one does not have is 0.
+func TestAnOperationIsAsLongAsItSays(t *testing.T) {
+	t.Parallel()
+	words := make([]uint64, 24)
+	for i := range words {
+		words[i] = 1 << 33
+	}
+	at := unsafe.Pointer(&words[0])
+	for size, offset := range map[uint32]int64{120: 0, 184: 1 << 33} {
+		*(*uint32)(at) = size
+		c, err := opAt(at)
+		require.NoError(t, err)
+		require.Equal(t, size, uint32(c.size))
+		require.Equal(t, int64(1<<33), int64(c.timeout_ms))
+		require.Equal(t, offset, int64(c.offset))
+	}
+	for _, size := range []uint32{0, 112, 119, 121, 128, 176, 192, 1 << 31} {
+		*(*uint32)(at) = size
+		_, err := opAt(at)
+		require.ErrorIs(t, err, skep.Invalid)
+		require.ErrorContains(t, err, fmt.Sprintf("size of an operation is %d, must be 184, or 120", size))
+	}
+}

@@ -19,14 +19,26 @@ import (
 // An engine in C waits in poll for what it has submitted; eight threads share a queue.
 func TestQueuesInC(t *testing.T) {
 	t.Parallel()
-	program := compiled(t, "testdata/queue.c", built(t), "-lpthread", "-Wl,-rpath,"+filepath.Dir(built(t)))
+	inC(t, "queue.c", "each operation once")
+}
+
+// Blocks lie in pieces, go to a paged cache, and have parts; operations of an older skep.h are done, too.
+func TestQueuesOfPiecesInC(t *testing.T) {
+	t.Parallel()
+	inC(t, "pieces.c", "every piece, page and part")
+}
+
+// inC has a program of testdata run with a store of its own, and with a server's.
+func inC(t *testing.T, source, says string) {
+	t.Helper()
+	program := compiled(t, "testdata/"+source, built(t), "-lpthread", "-Wl,-rpath,"+filepath.Dir(built(t)))
 	for name, args := range map[string][]string{"embedded": {t.TempDir()}, "server": {"unix:" + serving(t), token}} {
 		t.Run(name, func(t *testing.T) {
 			cmd := exec.Command(program, args...)
 			cmd.Stderr = t.Output()
 			out, err := cmd.Output()
 			require.NoError(t, err)
-			require.Equal(t, "each operation once\n", string(out))
+			require.Equal(t, says+"\n", string(out))
 		})
 	}
 }

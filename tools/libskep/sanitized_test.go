@@ -45,6 +45,8 @@ func TestCProgramsSanitized(t *testing.T) {
 		{sanitizers: "address,undefined", source: "besides.c", says: "hinted, listed, counted and purged"},
 		{sanitizers: "address,undefined", source: "queue.c", says: "each operation once", server: true},
 		{sanitizers: "thread", source: "queue.c", says: "each operation once"},
+		{sanitizers: "address,undefined", source: "pieces.c", says: "every piece, page and part"},
+		{sanitizers: "address,undefined", source: "pieces.c", says: "every piece, page and part", server: true},
 		{sanitizers: "address,undefined", source: "registered.c", says: "saved and loaded in place", server: true},
 		{sanitizers: "address,undefined", source: "fork.c", says: "refused in the child, and the parent goes on"},
 		{sanitizers: "address,undefined", source: "claims.c", says: "every block loaded or granted, once",

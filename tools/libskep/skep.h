@@ -25,7 +25,7 @@
 extern "C" {
 #endif
 
-#define SKEP_VERSION 9 /* of what is declared here; skep_version() says which a library has */
+#define SKEP_VERSION 10 /* of what is declared here; skep_version() says which a library has */
 #define SKEP_KEY 32 /* bytes of a key */
 #define SKEP_WANTED 255 /* an answer of skep_want */
 
@@ -132,25 +132,32 @@ typedef struct {
 
 typedef uint64_t skep_queue; /* of operations; 0 is none */
 
-/* What an operation does, as the function of that name, and what it takes and gives besides keys and a scope. */
+/* What an operation does, as the function of that name, and what it takes and gives besides keys and a scope. Those from
+ * SKEP_OP_RESTORE on, pieces, and part of a load, which makes it a skep_load_part, are SKEP_VERSION 10's. */
 enum {
 	SKEP_OP_LOOKUP = 1,      /* lease_ms; done: blocks, tokens, bytes, lease */
 	SKEP_OP_LOOKUP_EACH = 2, /* lease_ms; results: found; done: blocks, how many were, and lease */
 	SKEP_OP_EXISTS = 3,      /* results: tiers */
 	SKEP_OP_WANT = 4,        /* bytes; results: outcomes; reasons */
-	SKEP_OP_LOAD = 5,        /* blocks, lengths, lease; results; done: blocks, how many landed */
-	SKEP_OP_SAVE = 6,        /* parent, depth, blocks, lengths; results: outcomes; reasons; done: blocks, how many are stored */
+	SKEP_OP_LOAD = 5,        /* blocks, lengths, pieces, part, lease; results; done: blocks, how many landed */
+	SKEP_OP_SAVE = 6,        /* parent, depth, blocks, lengths, pieces; results: outcomes; reasons; done: blocks, how many are stored */
 	SKEP_OP_SAVE_ACCEPTED = 7,
 	SKEP_OP_DELETE = 8,      /* done: blocks */
 	SKEP_OP_HINT = 9,        /* future; done: blocks */
 	SKEP_OP_RENEW = 10,      /* lease, lease_ms; no scope, no keys */
 	SKEP_OP_RELEASE = 11,    /* lease; no scope, no keys */
-	SKEP_OP_FLUSH = 12       /* no scope, no keys */
+	SKEP_OP_FLUSH = 12,      /* no scope, no keys */
+	SKEP_OP_RESTORE = 13,    /* dest, from, to, stream; done: blocks, how many arrived, in order */
+	SKEP_OP_BEGIN = 14,      /* one key, parent, depth, parts and how many n, lease_ms: its life_ms; done: lease, the skep_writer */
+	SKEP_OP_WRITE = 15,      /* writer, part, offset, n 1 and one of blocks and lengths: the bytes; no scope, no keys */
+	SKEP_OP_COMMIT = 16,     /* writer; results: outcome; reasons; done: blocks, 1: it is stored; no scope, no keys */
+	SKEP_OP_COMMIT_ACCEPTED = 17,
+	SKEP_OP_ABORT = 18       /* writer, of which nothing else may be under way; no scope, no keys */
 };
 
 /* An operation. What it does not take is 0. */
 typedef struct {
-	uint32_t size; /* sizeof(skep_op) */
+	uint32_t size; /* sizeof(skep_op); of a program made for version 8 or 9, whose skep_op ends before pieces, its size */
 	uint32_t what; /* SKEP_OP_... */
 	uint64_t tag;  /* the caller's, in skep_done */
 	const skep_scope *scope;
@@ -162,7 +169,19 @@ typedef struct {
 	uint64_t lease;
 	int64_t lease_ms, bytes, timeout_ms;
 	const skep_hints *future;
-	uint8_t *results, *reasons; /* n bytes each, or NULL: nobody is told */
+	uint8_t *results, *reasons; /* n bytes each (of a commit one), or NULL: nobody is told */
+	const uint32_t *pieces; /* NULL: each block lies in one piece. Else block i lies in pieces[i] of them, which blocks and
+	                           lengths have one after the other, of all blocks: at most 1,048,576, 1 or more bytes each, in the
+	                           order of the block's bytes, which are as many as they are together. 0 of a load's leading
+	                           blocks: as NULL in blocks. Pieces that do not lie one right behind the other are copied once,
+	                           in shared or registered memory, too. */
+	const char *part;       /* its name; NULL of a load: "kv" */
+	const skep_paged *dest;
+	skep_stream stream;
+	skep_writer writer;
+	const skep_part *parts;
+	int64_t offset;         /* in the part */
+	uint32_t from, to;
 } skep_op;
 
 /* An operation that is over. */
@@ -409,8 +428,10 @@ int skep_load_part(skep_store s, const skep_scope *scope, const char *part, cons
 int skep_queue_open(skep_store s, uint32_t depth, skep_queue *out, int *eventfd, skep_error *err);
 /* Begins operations, in order, until the queue is full or one is wrong: *taken of n. A full queue is no error; a wrong
  * operation is, and *taken says which. It does not wait. They run side by side: one that needs another's result is
- * submitted when that was drained. Operations, keys, salts and lists of addresses are copied. The blocks' memory, results
- * and reasons are the library's until the operation is drained; of one that ends with code 18, as with skep_load. */
+ * submitted when that was drained. Operations, keys, salts, names and lists of addresses are copied. The blocks' memory,
+ * results, reasons, and k, v and slots of dest, are the library's until the operation is drained; of
+ * one that ends with code 18, as with skep_load. Of a default stream of SKEP_CUDA the calling thread's context is meant.
+ * Error 1: a size that is neither of those. */
 int skep_submit(skep_queue q, const skep_op *ops, uint32_t n, uint32_t *taken, skep_error *err);
 /* Takes *got of what is over, at most n, each once, and writes their results. It does not wait. */
 int skep_drain(skep_queue q, skep_done *into, uint32_t n, uint32_t *got, skep_error *err);

@@ -13,6 +13,7 @@
 #endif
 
 #include <dlfcn.h>
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -55,7 +56,28 @@ static uint64_t *gate; /* pinned: the stream waits for it */
 static uint8_t *host;  /* pinned */
 static uint64_t opened;
 
-static void restore(skep_store s, skep_scope *scope, const uint8_t *keys, int order, int page, int together, int two_pointers) {
+/* queued has a queue restore, and says how many blocks arrived. */
+static uint32_t queued(skep_store s, skep_scope *scope, const uint8_t *keys, uint32_t n, const skep_paged *dest, skep_stream stream) {
+	skep_op op = {.size = sizeof op, .what = SKEP_OP_RESTORE, .scope = scope, .keys = keys, .n = n, .to = n, .dest = dest, .stream = stream};
+	skep_queue q;
+	skep_done done;
+	uint32_t taken, got = 0;
+	int fd;
+	must(skep_queue_open(s, 1, &q, &fd, &err), "queue");
+	must(skep_submit(q, &op, 1, &taken, &err), "submit");
+	while (!got) {
+		struct pollfd p = {.fd = fd, .events = POLLIN};
+		poll(&p, 1, 60000);
+		must(skep_drain(q, &done, 1, &got, &err), "drain");
+	}
+	must(done.code, done.message);
+	must(skep_queue_close(q, 0, &err), "close");
+	return (uint32_t)done.blocks;
+}
+
+enum { CALL, TWO_POINTERS, QUEUE, WAYS };
+
+static void restore(skep_store s, skep_scope *scope, const uint8_t *keys, int order, int page, int together, int way) {
 	int64_t page_bytes = (int64_t)page * HEADS * VECTOR, stride = together ? 2 * page_bytes : page_bytes;
 	int64_t plane = (SLOTS / page - 1) * stride + page_bytes, layer = stride * (SLOTS / page), all = layer * LAYERS * (together ? 1 : 2);
 	uint64_t k[LAYERS], v[LAYERS];
@@ -76,7 +98,7 @@ static void restore(skep_store s, skep_scope *scope, const uint8_t *keys, int or
 	must(cuStreamWaitValue64(mine, (CUdeviceptr)(uintptr_t)gate, opened, 0), "wait for the gate");
 	skep_paged dest = {order, SKEP_CUDA, LAYERS, page, stride, plane, k, v, slots};
 	uint32_t arrived = 0;
-	if (two_pointers) { /* whose engine claims nothing */
+	if (way == TWO_POINTERS) { /* whose engine claims nothing */
 		skep_cost cost = {0, 1000000, 0, 0};
 		skep_restoring r = 0;
 		uint8_t states[BLOCKS] = {0};
@@ -87,6 +109,8 @@ static void restore(skep_store s, skep_scope *scope, const uint8_t *keys, int or
 		for (int b = 0; b < BLOCKS; b++)
 			arrived += states[b] == SKEP_LANDED;
 		must(skep_restore_end(r, 0, &err), "end");
+	} else if (way == QUEUE) {
+		arrived = queued(s, scope, keys, BLOCKS, &dest, (skep_stream)(uintptr_t)mine);
 	} else {
 		must(skep_restore(s, scope, keys, BLOCKS, 0, BLOCKS, &dest, (skep_stream)(uintptr_t)mine, 0, &arrived, &err), "restore");
 	}
@@ -151,7 +175,7 @@ int main(int argc, char **argv) {
 	for (int order = 0; order < 2; order++)
 		for (int together = 0; together < 2; together++)
 			for (int page = 2; page <= 16; page *= 2, n++)
-				restore(s, &scope, keys[0], order, page, together, n % 2);
+				restore(s, &scope, keys[0], order, page, together, n % WAYS);
 	must(cuCtxGetCurrent(&now), "current");
 	check(now == context, "the thread's context is as it was");
 
@@ -177,6 +201,10 @@ int main(int argc, char **argv) {
 	must(cuCtxSetCurrent(NULL), "no context");
 	k[1] = cache;
 	check(skep_restore(s, &scope, keys, 1, 0, 1, &dest, 0, 0, &arrived, &err) == 1 && strstr(err.message, "context"), "the default stream of no context");
+	skep_op op = {.size = sizeof op, .what = SKEP_OP_RESTORE, .scope = &scope, .keys = keys, .n = 1, .to = 1, .dest = &dest};
+	skep_queue q;
+	must(skep_queue_open(s, 1, &q, NULL, &err), "queue");
+	check(skep_submit(q, &op, 1, &arrived, &err) == 1 && arrived == 0 && strstr(err.message, "context"), "the same of an operation");
 	must(cuCtxSetCurrent(context), "current");
 	must(skep_close(s, &err), "close");
 

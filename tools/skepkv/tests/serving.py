@@ -38,6 +38,24 @@ def certificate(directory, name="server"):
     return cert, key
 
 
+def cut(memory, *lengths):
+    """A place for a block, in pieces of these lengths: they lie in memory from its end to its begin, a byte between two
+    of them."""
+    view, end, pieces = memoryview(memory), len(memory), []
+    for n in lengths:
+        pieces.append(view[end - n : end])
+        end -= n + 1
+    return pieces
+
+
+def laid(block, *lengths):
+    """What memory cut that way is, where the block is in its place and nothing else."""
+    out, at = b"", 0
+    for n in lengths:
+        out, at = block[at : at + n] + b"\0" + out, at + n
+    return out[:-1]
+
+
 class Server:
     """A server of a store in a directory of its own, until stop. It can be killed and started again."""
 

@@ -8,10 +8,12 @@ import signal
 import tempfile
 import threading
 import unittest
+from unittest import mock
 
 import skepkv
-from serving import Server
+from serving import Server, cut, laid
 from skepkv import aio
+from skepkv._library import library
 
 
 def key(i):
@@ -180,6 +182,54 @@ class OnServer(Stopping, unittest.IsolatedAsyncioTestCase):
         with self.assertRaises(asyncio.CancelledError):
             await second
         self.assertEqual(await third, b"\0")
+
+    async def in_pieces(self):
+        """Tasks put and restore blocks in pieces; some of what they restore was never stored."""
+        _, space = await self.connect(depth=4)
+        lengths = (3000, 1, 60000, 2535)
+
+        async def one(i):
+            keys = [key(10 * i + j) for j in range(3)]
+            data = [block(10 * i + j) for j in range(3)]
+            memory = [bytearray(laid(b, *lengths)) for b in data]
+            stored = await space.put(keys[::2], [cut(m, *lengths) for m in memory[::2]])
+            memory = [bytearray((64 << 10) + 3) for _ in keys]
+            restored = await space.restore(keys, [cut(m, *lengths) for m in memory])
+            data[1] = None
+            want = [laid(b, *lengths) if b else bytes((64 << 10) + 3) for b in data]
+            return bool(stored) and restored.landed == [True, False, True] and memory == want
+
+        self.assertEqual(await asyncio.gather(*(one(i) for i in range(12))), [True] * 12)
+
+    async def test_blocks_in_pieces(self):
+        with mock.patch.object(skepkv.Space, "restore", None), mock.patch.object(skepkv.Space, "put", None):
+            await self.in_pieces()  # by a queue
+
+    async def test_blocks_in_pieces_with_a_library_before_version_10(self):
+        with mock.patch.object(library(), "version", 9):
+            await self.in_pieces()
+
+    async def test_a_restore_in_pieces_that_is_cancelled_or_late(self):
+        _, space = await self.connect()
+        await space.put([key(0)], [block(0)])
+        memory, late = bytearray((64 << 10) + 1), bytearray((64 << 10) + 1)
+        self.stand_still()
+        before = threading.active_count()
+        task = asyncio.create_task(space.restore([key(0)], [cut(memory, 6, (64 << 10) - 6)], timeout=60))
+        await turns()
+        self.assertEqual(threading.active_count(), before)
+        task.cancel()
+        await turns()
+        self.assertFalse(task.done(), "the call may write there")
+        with self.assertRaises(skepkv.SkepError) as e:
+            await space.restore([key(0)], [cut(late, 6, (64 << 10) - 6)], timeout=0.01)
+        self.assertEqual(e.exception.code, skepkv.errors.DEADLINE)
+        late.extend(b"x")  # the server may write to a copy's memory only
+        self.go_on()
+        with self.assertRaises(asyncio.CancelledError):
+            await task
+        self.assertEqual(memory, laid(block(0), 6, (64 << 10) - 6))
+        memory.extend(b"x")  # nobody holds it
 
     async def test_a_timeout_ends_what_is_under_way(self):
         _, space = await self.connect()

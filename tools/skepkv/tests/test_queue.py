@@ -3,9 +3,11 @@
 import os
 import selectors
 import unittest
+from unittest import mock
 
 import skepkv
-from serving import Server, eventually, shut
+from serving import Server, cut, eventually, laid, shut
+from skepkv._library import library
 from test_store import MISSING, block, key
 
 
@@ -16,7 +18,7 @@ class Queues(unittest.TestCase):
         self.store = skepkv.connect(self.server.url)
         self.addCleanup(shut, self.store)
         self.space = self.store.namespace("n")
-        self.queue = self.store.queue(4)
+        self.queue, self.library = self.store.queue(4), library()
         self.addCleanup(self.queue.close)
 
     def wait(self, *tags):
@@ -50,6 +52,53 @@ class Queues(unittest.TestCase):
         found.lease.release()
         (gone,) = self.wait(self.queue.delete(self.space, [keys[0], key(9)]))
         self.assertEqual(gone.blocks, 1)
+
+    def test_blocks_in_pieces(self):
+        keys, lengths, n = [key(i) for i in range(3)], (4096, 1, 9000), 13097
+        data = [block(i, n) for i in range(3)]
+        memory = [bytearray(laid(b, *lengths)) for b in data]
+        (put,) = self.wait(self.queue.put(self.space, keys, [cut(m, *lengths) for m in memory]))
+        self.assertEqual((put.code, put.results), (0, b"\1" * 3))
+        memory[0].extend(b"x")  # nobody holds it
+        self.wait(self.queue.delete(self.space, keys[1:2]))
+        memory, whole, other = [bytearray(n + 2) for _ in keys], bytearray(n), (5, 6)
+        some, one, wrong = self.wait(
+            self.queue.restore(self.space, keys, [cut(m, *lengths) for m in memory]),
+            self.queue.restore(self.space, keys[:1], [whole]),
+            self.queue.restore(self.space, keys[:1], [cut(bytearray(12), *other)]),
+        )
+        self.assertEqual((some.blocks, one.blocks, wrong.results), (2, 1, b"\x11"))
+        self.assertIn(some.results[1], MISSING)
+        self.assertEqual([bytes(m) for m in memory], [laid(data[0], *lengths), bytes(n + 2), laid(data[2], *lengths)])
+        self.assertEqual(whole, data[0])
+        with self.assertRaisesRegex(ValueError, "block 0 has no pieces"):
+            self.queue.restore(self.space, keys[:1], [()])
+        with self.assertRaises(skepkv.Invalid):
+            self.queue.restore(self.space, keys[:1], [[bytearray(1), bytearray(0)]])
+
+    def test_a_chain_in_pieces_goes_on_behind_what_is_not_asked_for(self):
+        chain, keys = self.store.namespace("chain", chained=True), [key(i) for i in range(3)]
+        self.wait(self.queue.put(chain, keys, [block(i, 9000) for i in range(3)]))
+        memory = bytearray(9001)
+        (done,) = self.wait(self.queue.restore(chain, keys[:2], [None, cut(memory, 4000, 5000)]))
+        self.assertEqual((done.results, memory), (bytes(2), laid(block(1, 9000), 4000, 5000)))
+
+    def test_a_library_before_version_10(self):
+        """Operations are as long as that library has them, and blocks in pieces are refused."""
+        sizes, call = [], self.library.call
+
+        def noting(name, *args):
+            if name == "submit":
+                sizes.append(args[1]._obj.size)
+            call(name, *args)
+
+        with mock.patch.object(self.library, "version", 9), mock.patch.object(self.library, "call", noting):
+            (put,) = self.wait(self.queue.put(self.space, [key(0)], [block(0)]))
+            self.assertEqual((put.results, sizes), (b"\1", [120]))
+            with self.assertRaises(skepkv.SkepError) as e:
+                self.queue.put(self.space, [key(1)], [cut(bytearray(3), 1, 1)])
+        self.assertEqual(e.exception.code, skepkv.errors.UNSUPPORTED)
+        self.assertEqual((len(sizes), self.queue._calls), (1, {}))
 
     def test_a_chain_and_salts(self):
         chain = self.store.namespace("chain", chained=True, lazy=True).salted(b"salt")

@@ -10,7 +10,7 @@ import unittest
 from unittest import mock
 
 import skepkv
-from serving import TOKEN, Cluster, Server, certificate, eventually, shut
+from serving import TOKEN, Cluster, Server, certificate, cut, eventually, laid, shut
 
 MISSING = (2, 21)
 
@@ -66,6 +66,28 @@ class OnServer(unittest.TestCase):
 
 class Calls:
     """What every store does, whatever it is: self.store is one."""
+
+    def test_blocks_in_pieces(self):
+        space, lengths = self.store.namespace("pieces"), (1, 40000, 25535 - 1, 1)
+        whole, n = [block(i) for i in range(3)], 64 << 10
+        memory = [bytearray(laid(b, *lengths)) for b in whole]
+        keys = [key(i) for i in range(3)]
+        put = space.put(keys, [cut(memory[0], *lengths), tuple(cut(memory[1], *lengths)), whole[2]])
+        self.assertEqual(put.outcomes, b"\1" * 3)
+        into = [bytearray(n) for _ in keys]
+        self.assertTrue(space.restore(keys, into))
+        self.assertEqual(into, whole)
+        space.delete(keys[1:2])
+        memory = [bytearray(n + 3) for _ in keys]
+        restored = space.restore(keys, [cut(m, *lengths) for m in memory])
+        self.assertEqual(restored.landed, [True, False, True])
+        self.assertEqual([bytes(m) for m in memory], [laid(whole[0], *lengths), bytes(n + 3), laid(whole[2], *lengths)])
+        self.assertEqual(space.restore(keys[:1], [cut(memory[0], 5, 6)]).codes, b"\x11", "another length")
+        memory[0].extend(b"x")  # nobody holds it
+        with self.assertRaisesRegex(ValueError, "block 1 has no pieces"):
+            space.put(keys[:2], [whole[0], []])
+        with self.assertRaisesRegex(BufferError, "block 1: .*writable"):
+            space.restore(keys[:2], [cut(memory[0], 5, 6), [bytearray(3), b"x"]])
 
     def test_blocks_there_and_back(self):
         space = self.store.namespace("n")

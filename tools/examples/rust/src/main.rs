@@ -10,7 +10,7 @@ use skep::*;
 use std::ffi::{CStr, CString};
 use std::mem::zeroed;
 use std::os::raw::{c_int, c_short, c_void};
-use std::ptr::{null, null_mut};
+use std::ptr::null;
 
 const BLOCKS: usize = 8;
 const LENGTH: usize = 1 << 20;
@@ -65,18 +65,11 @@ impl Queue {
                 tag: i as u64,
                 scope,
                 keys: keys[i].as_ptr().cast(),
-                parent: null(),
                 n: 1,
-                depth: 0,
                 blocks: &at[i],
                 lengths: &lengths[i],
-                lease: 0,
-                lease_ms: 0,
-                bytes: 0,
-                timeout_ms: 0,
-                future: null(),
                 results: &mut results[i],
-                reasons: null_mut(),
+                ..unsafe { zeroed() }
             })
             .collect();
         let mut err: skep_error = unsafe { zeroed() };

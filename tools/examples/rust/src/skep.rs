@@ -5,7 +5,7 @@
 #[link(name = "skep")]
 extern "C" {}
 
-pub const SKEP_VERSION: u32 = 9;
+pub const SKEP_VERSION: u32 = 10;
 pub const SKEP_KEY: u32 = 32;
 pub const SKEP_WANTED: u32 = 255;
 pub type skep_store = u64;
@@ -218,6 +218,12 @@ pub const SKEP_OP_HINT: _bindgen_ty_4 = 9;
 pub const SKEP_OP_RENEW: _bindgen_ty_4 = 10;
 pub const SKEP_OP_RELEASE: _bindgen_ty_4 = 11;
 pub const SKEP_OP_FLUSH: _bindgen_ty_4 = 12;
+pub const SKEP_OP_RESTORE: _bindgen_ty_4 = 13;
+pub const SKEP_OP_BEGIN: _bindgen_ty_4 = 14;
+pub const SKEP_OP_WRITE: _bindgen_ty_4 = 15;
+pub const SKEP_OP_COMMIT: _bindgen_ty_4 = 16;
+pub const SKEP_OP_COMMIT_ACCEPTED: _bindgen_ty_4 = 17;
+pub const SKEP_OP_ABORT: _bindgen_ty_4 = 18;
 pub type _bindgen_ty_4 = ::std::os::raw::c_uint;
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
@@ -239,10 +245,19 @@ pub struct skep_op {
     pub future: *const skep_hints,
     pub results: *mut u8,
     pub reasons: *mut u8,
+    pub pieces: *const u32,
+    pub part: *const ::std::os::raw::c_char,
+    pub dest: *const skep_paged,
+    pub stream: skep_stream,
+    pub writer: skep_writer,
+    pub parts: *const skep_part,
+    pub offset: i64,
+    pub from: u32,
+    pub to: u32,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of skep_op"][::std::mem::size_of::<skep_op>() - 120usize];
+    ["Size of skep_op"][::std::mem::size_of::<skep_op>() - 184usize];
     ["Alignment of skep_op"][::std::mem::align_of::<skep_op>() - 8usize];
     ["Offset of field: skep_op::size"][::std::mem::offset_of!(skep_op, size) - 0usize];
     ["Offset of field: skep_op::what"][::std::mem::offset_of!(skep_op, what) - 4usize];
@@ -261,6 +276,15 @@ const _: () = {
     ["Offset of field: skep_op::future"][::std::mem::offset_of!(skep_op, future) - 96usize];
     ["Offset of field: skep_op::results"][::std::mem::offset_of!(skep_op, results) - 104usize];
     ["Offset of field: skep_op::reasons"][::std::mem::offset_of!(skep_op, reasons) - 112usize];
+    ["Offset of field: skep_op::pieces"][::std::mem::offset_of!(skep_op, pieces) - 120usize];
+    ["Offset of field: skep_op::part"][::std::mem::offset_of!(skep_op, part) - 128usize];
+    ["Offset of field: skep_op::dest"][::std::mem::offset_of!(skep_op, dest) - 136usize];
+    ["Offset of field: skep_op::stream"][::std::mem::offset_of!(skep_op, stream) - 144usize];
+    ["Offset of field: skep_op::writer"][::std::mem::offset_of!(skep_op, writer) - 152usize];
+    ["Offset of field: skep_op::parts"][::std::mem::offset_of!(skep_op, parts) - 160usize];
+    ["Offset of field: skep_op::offset"][::std::mem::offset_of!(skep_op, offset) - 168usize];
+    ["Offset of field: skep_op::from"][::std::mem::offset_of!(skep_op, from) - 176usize];
+    ["Offset of field: skep_op::to"][::std::mem::offset_of!(skep_op, to) - 180usize];
 };
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]

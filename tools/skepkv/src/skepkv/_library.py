@@ -10,7 +10,8 @@ from typing import Any, Sequence
 from . import errors
 
 KEY = 32
-_WANTED = 9  # SKEP_VERSION of the skep.h this package was written for
+_WANTED = 9  # the least SKEP_VERSION of a library that this package works with
+PIECES = 10  # the one from which on a queue's calls take blocks in pieces
 
 
 class Error(c.Structure):
@@ -70,6 +71,15 @@ class OpStruct(c.Structure):
         ("future", c.POINTER(Hints)),
         ("results", c.c_void_p),
         ("reasons", c.c_void_p),
+        ("pieces", c.c_void_p),  # from here on of version 10
+        ("part", c.c_char_p),
+        ("dest", c.c_void_p),
+        ("stream", c.c_uint64),
+        ("writer", c.c_uint64),
+        ("parts", c.c_void_p),
+        ("offset", c.c_int64),
+        ("from_", c.c_uint32),
+        ("to", c.c_uint32),
     ]
 
 
@@ -255,23 +265,38 @@ def array(kind: Any, n: int) -> Any:
     return kind * n
 
 
+def in_pieces(blocks: Sequence[Any]) -> bool:
+    """Whether a block is given as a list or a tuple of its pieces."""
+    return any(isinstance(b, (list, tuple)) for b in blocks)
+
+
 class Held:
-    """Memory of Python objects, where the library can use it, until it is released."""
+    """Memory of Python objects, where the library can use it, until it is released. Of blocks in pieces addresses and
+    lengths are those of all pieces, and pieces says how many each block has."""
 
     def __init__(self, objects: Sequence[Any], writable: bool) -> None:
-        n = len(objects)
-        self.count = n
+        self.count = len(objects)
+        self.pieces: Any = None
+        flat, of = objects, range(len(objects))
+        if in_pieces(objects):
+            each = [o if isinstance(o, (list, tuple)) else () if o is None else (o,) for o in objects]
+            for i, o in enumerate(each):
+                if not o and objects[i] is not None:
+                    raise ValueError(f"block {i} has no pieces")
+            self.pieces = array(c.c_uint32, self.count)(*map(len, each))
+            flat, of = [p for o in each for p in o], [i for i, o in enumerate(each) for _ in o]
+        n = len(flat)
         self.addresses, self.lengths = array(c.c_void_p, n)(), array(c.c_int64, n)()
         self._views: list[_PyBuffer] = []
         try:
-            for i, o in enumerate(objects):
-                if o is None:  # no place
+            for i, o in enumerate(flat):
+                if o is None and self.pieces is None:  # no place
                     continue
                 view = _PyBuffer()
                 try:
                     _get(o, c.byref(view), _WRITABLE if writable else _SIMPLE)
                 except (BufferError, TypeError, ValueError) as e:
-                    raise type(e)(f"block {i}: {e}") from None
+                    raise type(e)(f"block {of[i]}: {e}") from None
                 self._views.append(view)
                 self.addresses[i], self.lengths[i] = view.buf, view.len
         except BaseException:

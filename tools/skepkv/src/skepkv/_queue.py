@@ -8,7 +8,7 @@ import itertools
 from typing import Any, NamedTuple, Sequence
 
 from . import _store, errors
-from ._library import KEY, DoneStruct, Held, Hints, OpStruct, Scope, array, joined, library
+from ._library import KEY, PIECES, DoneStruct, Held, Hints, OpStruct, Scope, array, joined, library
 from ._store import Lease, Space, Store, _hints, _ms
 
 _LOOKUP, _LOOKUP_EACH, _EXISTS, _WANT, _LOAD, _SAVE, _ACCEPTED = range(1, 8)
@@ -47,7 +47,8 @@ class Queue:
 
     Calls are Space's, Lease's and Store's, and return a tag at once, or None where the queue is full. They run side by
     side: one that needs another's result is submitted when that was drained. Buffers are held until then. A lazy
-    namespace is opened by the first call, which waits for that."""
+    namespace is opened by the first call, which waits for that. Blocks in pieces take a library of version 10; with
+    another they are SkepError 19."""
 
     def __init__(self, store: Store, depth: int = 64) -> None:
         number, fd = c.c_uint64(), c.c_int()
@@ -131,7 +132,8 @@ class Queue:
         tag = next(self._tags)
         self._calls[tag] = call  # before another thread may drain it
         try:
-            op = OpStruct(size=c.sizeof(OpStruct), what=what, tag=tag, n=len(names) // KEY, depth=depth, lease=number)
+            size = c.sizeof(OpStruct) if library().version >= PIECES else OpStruct.pieces.offset
+            op = OpStruct(size=size, what=what, tag=tag, n=len(names) // KEY, depth=depth, lease=number)
             op.keys, op.parent, op.timeout_ms = names, parent, _ms(timeout)
             if space is not None:
                 if not space._number[0]:
@@ -142,6 +144,11 @@ class Queue:
                 op.future = c.pointer(future)
             if held is not None:
                 op.blocks, op.lengths = c.cast(held.addresses, c.c_void_p), c.cast(held.lengths, c.c_void_p)
+                if held.pieces is not None:
+                    if library().version < PIECES:
+                        why = f"blocks in pieces: the library has version {library().version}, {PIECES} is needed"
+                        raise errors.SkepError(errors.UNSUPPORTED, why)
+                    op.pieces = c.cast(held.pieces, c.c_void_p)
             op.results, op.reasons = c.addressof(call.results), c.addressof(call.reasons)
             library().call("submit", self._number, c.byref(op), 1, c.byref(taken))
         finally:

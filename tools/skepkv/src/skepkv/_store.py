@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, Callable, Iterator, NamedTuple, Sequence,
 
 from . import errors
 from ._events import Events
-from ._library import KEY, FoundStruct, Held, Hints, Scope, array, joined, library
+from ._library import KEY, FoundStruct, Held, Hints, Scope, array, in_pieces, joined, library
+from ._pieces import Copies
 
 if TYPE_CHECKING:
     from ._queue import Queue
@@ -275,12 +276,17 @@ class Space:
         timeout: float | None = None,
         accepted: bool = False,
     ) -> Stored:
-        """Stores a block of each key. data are C-contiguous buffers. In a chained namespace the blocks follow one
+        """Stores a block of each key. data are C-contiguous buffers, or lists or tuples of them: pieces, in the order of
+        the block's bytes, which are copied once. In a chained namespace the blocks follow one
         another, behind parent, which is at depth - 1. There with accepted it waits only until the store has them in its
         memory, outcome 2; Store.flush waits for the drives."""
         names = self._pair(keys, data)
         if parent is not None and len(parent) != KEY:
             raise ValueError(f"parent has {len(parent)} bytes, must be {KEY}")
+        if in_pieces(data):
+            with Copies(self._store, data, False) as copies:
+                copies.gather()
+                return self.put(keys, copies.whole, parent, depth, timeout, accepted)
         outcomes, reasons = array(c.c_uint8, len(data))(), array(c.c_uint8, len(data))()
         self._with(
             data,
@@ -307,10 +313,16 @@ class Space:
         self, keys: Any, into: Sequence[Any], lease: Lease | None = None, timeout: float | None = None
     ) -> Restored:
         """Fills each of into, C-contiguous writable buffers, with the block of its key. A block of another length is
-        code 17, one that is not stored 21 or 2; a buffer whose code is not 0 is undefined. In a chained namespace leading
+        code 17, one that is not stored 21 or 2; a buffer whose code is not 0 is undefined. A list or tuple of buffers is
+        pieces, as of put. In a chained namespace leading
         ones may be None, of code 0: they are not loaded, and say what the others continue, without which object storage
         does not give those."""
         names = self._pair(keys, into)
+        if in_pieces(into):
+            with Copies(self._store, into, True) as copies:
+                restored = self.restore(names, copies.whole, lease, timeout)
+                copies.spread(restored.codes)
+                return restored
         results, number = array(c.c_uint8, len(into))(), lease.number if lease is not None else 0
         self._with(
             into,

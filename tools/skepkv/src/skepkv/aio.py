@@ -10,7 +10,7 @@
 The calls of Space and Lease, and flush, go to a skepkv.Queue of each event loop, which the loop waits for: `depth` of
 them are under way at a time, without a thread for each, and others wait for room, in order. In a thread of the
 store's, of which it has `workers`, go connecting and closing, the opening of a namespace, purge, alloc, register,
-direct and stats.
+direct and stats, and, with a library before version 10, put and restore of blocks in pieces.
 
 A timeout counts from the await. A task that is cancelled goes on when its call has ended, since that may use its
 buffers until then; the call's timeout bounds this. Calls under way when the store is closed are errors.
@@ -29,7 +29,7 @@ from typing import Any, Callable, Iterable, Sequence, TypeVar
 import skepkv
 
 from . import Done, Memory, NotReleased, Queue, Registered, Restored, SkepError, Stored, errors
-from ._library import library
+from ._library import PIECES, in_pieces, library
 from ._store import _ms
 
 __all__ = ["Found", "Lease", "Space", "Store", "connect", "embed"]
@@ -383,6 +383,10 @@ class Space:
         timeout: float | None = None,
         accepted: bool = False,
     ) -> Stored:
+        if library().version < PIECES and in_pieces(data):
+            return await self._calls.threads.within(
+                timeout, lambda t: self._space.put(keys, data, parent, depth, t, accepted)
+            )
         done = await self._queued(timeout, lambda q, t: q.put(self._space, keys, data, parent, depth, t, accepted))
         return Stored(done.results, done.reasons)
 
@@ -390,6 +394,8 @@ class Space:
         self, keys: Any, into: Sequence[Any], lease: Lease | None = None, timeout: float | None = None
     ) -> Restored:
         held = lease._lease if lease is not None else None
+        if library().version < PIECES and in_pieces(into):
+            return await self._calls.threads.within(timeout, lambda t: self._space.restore(keys, into, held, t))
         done = await self._queued(timeout, lambda q, t: q.restore(self._space, keys, into, held, t))
         return Restored(done.results)
 
