@@ -17,14 +17,7 @@ func Dial(ctx context.Context, o wire.Options) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	text, err := s.seed.ClusterMap(ctx)
-	if err == nil {
-		var m *clustermap.Map
-		if m, err = clustermap.Parse(text); err == nil {
-			err = s.adopt(ctx, s.now.Load(), m)
-		}
-	}
-	if err != nil {
+	if err := s.find(ctx); err != nil {
 		_ = s.Close()
 		return nil, err
 	}
@@ -35,16 +28,24 @@ func Dial(ctx context.Context, o wire.Options) (*Store, error) {
 // none: the first call does, and asks for the map. The other nodes are spoken to at the addresses that the map has, by
 // the same options.
 //
-// The host may be a name of several nodes: one that answers tells the map, and is spoken to at its own address then.
+// o.Addr may be several addresses of one cluster, up to MaxAddresses, with commas between them: the first that answers
+// tells the map, and what is away is passed over. Servers of no cluster are refused then, as Unsupported by the calls.
+// They are asked again when no node of the map answers. A host may be several nodes', by its name or before a load
+// balancer: it tells the map, and nodes are spoken to at their own addresses.
 //
-// Memory that Alloc lends is the one server's, and so is o.SharedMemory: what comes from or goes to another node passes
-// a socket. Client is for the rest of that.
+// Memory that Alloc lends is one server's, and so is o.SharedMemory: that of the first Unix socket in o.Addr, else of the
+// first address. What comes from or goes to another node passes a socket. Client is for the rest of that.
 //
 // Errors: Invalid (the options).
 func Connect(o wire.Options) (*Store, error) {
 	if o.Dialer != nil {
 		return nil, skep.Invalidf("dial cluster", "dialer", "set", "unset: it would reach one node for all")
 	}
+	addrs, err := addresses(o.Addr)
+	if err != nil {
+		return nil, err
+	}
+	o.Addr = addrs[0]
 	c, err := wire.NewClient(o)
 	if err != nil {
 		return nil, err
@@ -52,20 +53,26 @@ func Connect(o wire.Options) (*Store, error) {
 	s := made(o.Log, 0)
 	s.seed, s.memory = c, c
 	o.SharedMemory = 0
+	s.seeds.addrs = addrs
+	s.seeds.open = func(addr string) (*wire.Client, error) {
+		o := o
+		o.Addr, o.Conns = addr, 1
+		return wire.NewClient(o)
+	}
 	s.open = func(n clustermap.Node) (skep.Store, error) {
 		o := o
 		o.Addr = n.Addr
 		return wire.NewClient(o)
 	}
 	n := newNode(clustermap.Node{Addr: o.Addr}, 0, c)
-	v := &view{of: &clustermap.Map{}, nodes: []*node{n}}
+	v := &view{of: &clustermap.Map{}, nodes: []*node{n}, bound: s.several()}
 	v.owner = v.nodes
 	s.now.Store(v)
 	return s, nil
 }
 
-// Client is the client of the server that Connect or Dial was given the address of: for memory, which is that
-// server's. What it finds and stores is not the cluster's. nil where the Store has none.
+// Client is the client of the server whose memory Alloc lends (see Connect). What it finds and stores is not the
+// cluster's. nil where the Store has none.
 func (s *Store) Client() *wire.Client { return s.seed }
 
 // Open makes a Store of the nodes of a map, with a client of each by the same options, whose Addr counts for nothing.

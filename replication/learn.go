@@ -10,11 +10,15 @@ import (
 	"github.com/skepkv/skep/replication/clustermap"
 	"github.com/skepkv/skep/replication/placement"
 	"github.com/skepkv/skep/wire"
+	"github.com/skepkv/skep/wire/epoch"
 )
 
 // mark has the calls of ctx say which map they are by.
 func (v *view) mark(ctx context.Context) context.Context {
-	if !v.mapped() {
+	switch {
+	case v.bound:
+		return epoch.Bound(wire.WithEpoch(ctx, 0))
+	case !v.mapped():
 		return wire.WithEpoch(ctx, 0)
 	}
 	return wire.WithEpoch(ctx, max(v.of.Epoch, 1))
@@ -36,22 +40,34 @@ type teller interface {
 	ClusterMap(ctx context.Context) ([]byte, error)
 }
 
+// told is who may be asked for a map, and the name or address that it goes by.
+type told struct {
+	name string
+	teller
+}
+
 // tells is how long a node that knows of a newer map may take to tell it.
 const tells = 2 * time.Second
 
-// learn asks the nodes for a map that is newer than that of epoch, of which one has said that it has it, and goes on
+// learn asks the nodes for a map that is newer than that of an epoch, of which one has said that it has it, and goes on
 // by it. It says whether there is one now.
-func (s *Store) learn(ctx context.Context, epoch uint32) bool {
+func (s *Store) learn(ctx context.Context, than uint32) bool {
 	if err := s.turn(ctx); err != nil {
 		return false
 	}
 	defer func() { <-s.learns }()
 	v := s.now.Load()
-	if v.of.Epoch > epoch {
+	if v.of.Epoch > than {
 		return true // somebody else asked
 	}
-	m := s.newest(ctx, v)
-	for end := time.NewTimer(tells); m == nil; m = s.newest(ctx, v) {
+	ask := v.tellers()
+	if v.bound {
+		if ask, _ = s.tellers(); ask == nil {
+			return false
+		}
+	}
+	m, _, _ := s.newest(ctx, v, ask)
+	for end := time.NewTimer(tells); m == nil; m, _, _ = s.newest(ctx, v, ask) {
 		select { // the node that said so may be about to tell its map
 		case <-time.After(tells / 64):
 		case <-end.C:
@@ -115,43 +131,55 @@ func (s *Store) Hear(m *clustermap.Map) {
 	})
 }
 
-// newest is the first newer map that a node answers with; nil: none does.
-func (s *Store) newest(ctx context.Context, v *view) *clustermap.Map {
+// tellers are the clients of the nodes.
+func (v *view) tellers() (out []told) {
+	for _, n := range v.owner {
+		if t, ok := skep.As[teller](n.st); ok {
+			out = append(out, told{n.Name, t})
+		}
+	}
+	return out
+}
+
+// newest is the first newer map that one of those who are asked answers with; nil: none does, and why.
+func (s *Store) newest(ctx context.Context, v *view, ask []told) (*clustermap.Map, told, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	maps := make(chan *clustermap.Map, len(v.owner))
+	type answer struct {
+		m  *clustermap.Map
+		by told
+	}
+	maps, errs := make(chan answer, len(ask)), make([]error, len(ask))
 	var wait sync.WaitGroup
-	for _, n := range v.owner {
-		t, ok := skep.As[teller](n.st)
-		if !ok {
-			continue
-		}
+	for i, t := range ask {
 		wait.Go(func() {
 			text, err := t.ClusterMap(ctx)
 			if err != nil {
+				errs[i] = s.alone(t.name, err)
 				return
 			}
 			m, err := clustermap.Parse(text)
-			if err == nil && m.Epoch <= v.of.Epoch {
-				return
-			}
 			if err == nil && v.mapped() {
+				if m.Epoch <= v.of.Epoch {
+					return
+				}
 				err = m.Succeeds(v.of)
 			}
 			if err != nil {
-				s.log.Warn("a node's map of the cluster is not followed", "node", n.Name, "error", err)
+				s.log.Warn("a node's map of the cluster is not followed", "node", t.name, "error", err)
+				errs[i] = err
 				return
 			}
-			maps <- m
+			maps <- answer{m, t}
 			cancel()
 		})
 	}
 	wait.Wait()
 	select {
-	case m := <-maps:
-		return m
+	case x := <-maps:
+		return x.m, x.by, nil
 	default:
-		return nil
+		return nil, told{}, s.worst(errs)
 	}
 }
 
@@ -167,9 +195,13 @@ func (s *Store) adopt(ctx context.Context, v *view, m *clustermap.Map) error {
 	} else {
 		next.table = v.table.Next(v.of, m)
 	}
+	at := v.owner[0].Addr
 	if first {
 		var err error
-		if name, err = s.seed.Node(ctx); err != nil {
+		if !s.several() || local(at) {
+			name, err = s.seed.Node(ctx)
+		}
+		if err != nil && !s.several() { // else another one told the map
 			return err
 		}
 		next.nodes = nil
@@ -188,9 +220,8 @@ func (s *Store) adopt(ctx context.Context, v *view, m *clustermap.Map) error {
 				n = old
 			}
 		}
-		at := v.owner[0].Addr
 		if first && (mn.Name == name || name == "" && mn.Addr == at) &&
-			(mn.Addr == at || len(m.Nodes) == 1 || clustermap.OneHost(at) || s.numbered.Load()) {
+			(mn.Addr == at || len(m.Nodes) == 1 || local(at) || s.numbered.Load()) {
 			n = newNode(mn, len(next.nodes), s.seed)
 			next.nodes = append(next.nodes, n)
 		}
@@ -318,9 +349,13 @@ const mapsOfACall = 5
 // by carries a call out by the map there is. Where a node says that its map is newer, it is asked for that, and the
 // call is made again.
 func by[T any](ctx context.Context, s *Store, f func(ctx context.Context, st skep.Store) (T, error)) (T, error) {
+	var out T
+	err := s.seek(ctx, s.now.Load())
+	if err != nil {
+		return out, err
+	}
 	v := s.now.Load()
-	out, err := f(v.mark(ctx), s.to(v))
-	if err == nil {
+	if out, err = f(v.mark(ctx), s.to(v)); err == nil {
 		return out, nil
 	}
 	for n := 1; n < mapsOfACall && skep.KindOf(err) == skep.StaleMap && s.learn(ctx, v.of.Epoch); n++ {

@@ -51,6 +51,7 @@ type Store struct {
 	now    atomic.Pointer[view]
 	open   func(n clustermap.Node) (skep.Store, error)
 	seed   *wire.Client // of Connect; nil: none
+	seeds  seeds        // of Connect
 	memory skep.Allocator
 	// numbered says that callers have the numbers of namespaces that the seed gave before there was a map.
 	numbered atomic.Bool
@@ -86,6 +87,7 @@ type view struct {
 	live  []*node // owner, but for those that the map says are down
 	near  []*node // live, those in this process first
 	table *placement.Table
+	bound bool // there is no map, and calls are not for a server of no cluster
 }
 
 // many is a Store of a cluster of several nodes: a Store, and the view that a call began with. Its methods carry calls
@@ -198,6 +200,7 @@ func (s *Store) Close() error {
 	if s.seed != nil && !slices.ContainsFunc(nodes, func(n *node) bool { return n.st == skep.Store(s.seed) }) {
 		closing.Go(func() { seed = s.seed.Close() })
 	}
+	closing.Go(s.hush)
 	for i, n := range nodes {
 		closing.Go(func() { errs[i] = n.st.Close() })
 	}
