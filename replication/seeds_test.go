@@ -26,8 +26,8 @@ func (f *fleet) hosts(m *clustermap.Map) func(ctx context.Context, network, addr
 		m.Nodes[i].Addr = host(i)
 	}
 	return func(ctx context.Context, network, addr string) (net.Conn, error) {
-		if port, ok := strings.CutPrefix(addr, "node:"); ok {
-			network, addr = "unix", filepath.Join(f.dir, fmt.Sprint(port[len(port)-1:]))
+		if i, ok := strings.CutPrefix(addr, "node:742"); ok {
+			network, addr = "unix", filepath.Join(f.dir, i)
 		}
 		return new(net.Dialer).DialContext(ctx, network, addr)
 	}
