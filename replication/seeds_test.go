@@ -14,6 +14,7 @@ import (
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/replication/clustermap"
+	"github.com/skepkv/skep/replication/seeds"
 	"github.com/skepkv/skep/store/memstore"
 	"github.com/skepkv/skep/store/storetest"
 	"github.com/skepkv/skep/wire"
@@ -122,7 +123,6 @@ func TestAllAddressesAreAway(t *testing.T) {
 	defer stop()
 	r.opened()
 	require.Len(t, r.Map().Nodes, 3)
-	require.Empty(t, r.seeds.clients, "nobody has to be asked any more")
 }
 
 // Servers of no cluster are several Stores, not one: nothing is stored at either.
@@ -294,7 +294,7 @@ func TestAnAddressOfALoadBalancer(t *testing.T) {
 
 func TestListsOfAddresses(t *testing.T) {
 	t.Parallel()
-	many := make([]string, MaxAddresses+1)
+	many := make([]string, seeds.Max+1)
 	for i := range many {
 		many[i] = fmt.Sprintf("h:%d", i+1)
 	}
@@ -326,7 +326,7 @@ func TestListsOfAddresses(t *testing.T) {
 	} {
 		s, err := Connect(wire.Options{Addr: list})
 		require.NoError(t, err, list)
-		require.Equal(t, first, s.seeds.addrs[0])
+		require.Equal(t, first, s.now.Load().owner[0].Addr)
 		require.NoError(t, s.Close())
 	}
 	_, err := Connect(wire.Options{Addr: "a:1,b:1", SharedMemory: 1 << 20})

@@ -21,6 +21,7 @@ import (
 	"github.com/skepkv/skep/replication/placement"
 	"github.com/skepkv/skep/replication/promises"
 	"github.com/skepkv/skep/replication/sched"
+	"github.com/skepkv/skep/replication/seeds"
 	"github.com/skepkv/skep/wire"
 )
 
@@ -51,7 +52,7 @@ type Store struct {
 	now    atomic.Pointer[view]
 	open   func(n clustermap.Node) (skep.Store, error)
 	seed   *wire.Client // of Connect; nil: none
-	seeds  seeds        // of Connect
+	seeds  *seeds.List  // of Connect; nil: none
 	memory skep.Allocator
 	// numbered says that callers have the numbers of namespaces that the seed gave before there was a map.
 	numbered atomic.Bool
@@ -200,7 +201,7 @@ func (s *Store) Close() error {
 	if s.seed != nil && !slices.ContainsFunc(nodes, func(n *node) bool { return n.st == skep.Store(s.seed) }) {
 		closing.Go(func() { seed = s.seed.Close() })
 	}
-	closing.Go(s.hush)
+	closing.Go(s.seeds.Close)
 	for i, n := range nodes {
 		closing.Go(func() { errs[i] = n.st.Close() })
 	}

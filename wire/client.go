@@ -24,7 +24,7 @@ import (
 
 // Options of Dial. Only Addr is needed.
 type Options struct {
-	// Addr is "host:port", or "unix:" and the path of a socket.
+	// Addr is "host:port", or "unix:" and the path of a socket. Package replication takes several, with commas between them.
 	Addr  string
 	TLS   *tls.Config // nil: none. With a client certificate it is also the credential
 	Token string

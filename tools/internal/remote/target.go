@@ -18,7 +18,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/skepkv/skep"
-	"github.com/skepkv/skep/replication"
+	"github.com/skepkv/skep/replication/seeds"
 	"github.com/skepkv/skep/tools/internal/command"
 	"github.com/skepkv/skep/tools/internal/secret"
 	"github.com/skepkv/skep/wire"
@@ -104,7 +104,7 @@ func (t *Target) resolve() ([]Target, error) {
 	if t.CA == "" {
 		t.CA = t.env(EnvCA)
 	}
-	names, err := replication.Addresses(op, t.flag(), t.Server)
+	names, err := seeds.Addresses(op, t.flag(), t.Server)
 	if err != nil {
 		return nil, err
 	}
