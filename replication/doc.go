@@ -100,10 +100,4 @@
 //   - A block that is put without its group being known, by a Store that neither put nor looked up its parent lately,
 //     and without naming its ancestors, is loose: placed by its own key. One that is put so in place of a deleted one
 //     does not show what followed that one before it is put again.
-//
-// # Goroutines
-//
-// One for each node once there is a reader of events, until Close; one while there are chains with a Compute; one
-// for each run that is being loaded, which the session's Close waits for; and within a call one for each node. Calls
-// that are late and runs that were given up end by themselves, at most 64 a node, and Close waits for them.
 package replication

@@ -3,18 +3,22 @@ package replication
 import (
 	"context"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/replication/clustermap"
 	"github.com/skepkv/skep/replication/placement"
+	"github.com/skepkv/skep/replication/seeds"
 	"github.com/skepkv/skep/wire"
+	"github.com/skepkv/skep/wire/epoch"
 )
 
 // mark has the calls of ctx say which map they are by.
 func (v *view) mark(ctx context.Context) context.Context {
-	if !v.mapped() {
+	switch {
+	case v.bound:
+		return epoch.Bound(wire.WithEpoch(ctx, 0))
+	case !v.mapped():
 		return wire.WithEpoch(ctx, 0)
 	}
 	return wire.WithEpoch(ctx, max(v.of.Epoch, 1))
@@ -31,23 +35,21 @@ func (v *view) only() skep.Store {
 	return nil
 }
 
-// teller is a node's Store that tells its map: wire's client.
-type teller interface {
-	ClusterMap(ctx context.Context) ([]byte, error)
-}
-
 // tells is how long a node that knows of a newer map may take to tell it.
 const tells = 2 * time.Second
 
-// learn asks the nodes for a map that is newer than that of epoch, of which one has said that it has it, and goes on
+// learn asks the nodes for a map that is newer than that of an epoch, of which one has said that it has it, and goes on
 // by it. It says whether there is one now.
-func (s *Store) learn(ctx context.Context, epoch uint32) bool {
+func (s *Store) learn(ctx context.Context, than uint32) bool {
+	if s.now.Load().bound {
+		return s.seeds.Find(ctx) == nil
+	}
 	if err := s.turn(ctx); err != nil {
 		return false
 	}
 	defer func() { <-s.learns }()
 	v := s.now.Load()
-	if v.of.Epoch > epoch {
+	if v.of.Epoch > than {
 		return true // somebody else asked
 	}
 	m := s.newest(ctx, v)
@@ -117,42 +119,16 @@ func (s *Store) Hear(m *clustermap.Map) {
 
 // newest is the first newer map that a node answers with; nil: none does.
 func (s *Store) newest(ctx context.Context, v *view) *clustermap.Map {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	maps := make(chan *clustermap.Map, len(v.owner))
-	var wait sync.WaitGroup
+	var ask []seeds.Teller
 	for _, n := range v.owner {
-		t, ok := skep.As[teller](n.st)
-		if !ok {
-			continue
+		if t, ok := skep.As[interface {
+			ClusterMap(ctx context.Context) ([]byte, error)
+		}](n.st); ok {
+			ask = append(ask, seeds.Teller{Name: n.Name, From: t})
 		}
-		wait.Go(func() {
-			text, err := t.ClusterMap(ctx)
-			if err != nil {
-				return
-			}
-			m, err := clustermap.Parse(text)
-			if err == nil && m.Epoch <= v.of.Epoch {
-				return
-			}
-			if err == nil && v.mapped() {
-				err = m.Succeeds(v.of)
-			}
-			if err != nil {
-				s.log.Warn("a node's map of the cluster is not followed", "node", n.Name, "error", err)
-				return
-			}
-			maps <- m
-			cancel()
-		})
 	}
-	wait.Wait()
-	select {
-	case m := <-maps:
-		return m
-	default:
-		return nil
-	}
+	m, _, _ := seeds.Newest(ctx, s.Map(), ask, s.log)
+	return m
 }
 
 // adopt goes on by a newer map. Nodes keep their places, and those that it does not have any more stay for what has
@@ -167,9 +143,13 @@ func (s *Store) adopt(ctx context.Context, v *view, m *clustermap.Map) error {
 	} else {
 		next.table = v.table.Next(v.of, m)
 	}
+	at := v.owner[0].Addr
 	if first {
 		var err error
-		if name, err = s.seed.Node(ctx); err != nil {
+		if !s.seeds.Several() || seeds.Local(at) {
+			name, err = s.seed.Node(ctx)
+		}
+		if err != nil && !s.seeds.Several() { // else another one told the map
 			return err
 		}
 		next.nodes = nil
@@ -188,9 +168,8 @@ func (s *Store) adopt(ctx context.Context, v *view, m *clustermap.Map) error {
 				n = old
 			}
 		}
-		at := v.owner[0].Addr
 		if first && (mn.Name == name || name == "" && mn.Addr == at) &&
-			(mn.Addr == at || len(m.Nodes) == 1 || clustermap.OneHost(at) || s.numbered.Load()) {
+			(mn.Addr == at || len(m.Nodes) == 1 || seeds.Local(at) || s.numbered.Load()) {
 			n = newNode(mn, len(next.nodes), s.seed)
 			next.nodes = append(next.nodes, n)
 		}
@@ -221,32 +200,37 @@ func (s *Store) adopt(ctx context.Context, v *view, m *clustermap.Map) error {
 			return drop(err)
 		}
 	}
-	s.mu.Lock()
-	if s.closed.Load() {
-		s.mu.Unlock()
-		return drop(&skep.Error{Op: op, Kind: skep.Closed})
-	}
-	next.ready()
 	for i, n := range v.owner { // one that was down meanwhile, and ran on, may number its namespaces anew
 		if v.mapped() && (v.of.Nodes[i].State == clustermap.Down || m.Epoch-v.of.Epoch > 1) {
 			n.trips.Add(1)
 		}
 	}
-	s.now.Store(next)
-	s.mu.Unlock()
+	if !s.goOn(next) {
+		return drop(&skep.Error{Op: op, Kind: skep.Closed})
+	}
 	for _, n := range v.owner {
-		n.gone.Store(!has(next.owner, n))
+		n.gone.Store(!slices.Contains(next.owner, n))
 	}
 	s.merge.KeepUp()
 	return nil
 }
 
+// goOn has calls go by a view from now on; false where the Store is closed.
+func (s *Store) goOn(v *view) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed.Load() {
+		return false
+	}
+	v.ready()
+	s.now.Store(v)
+	return true
+}
+
 // seedNode is the node whose Store is the seed; nil: none.
 func (v *view) seedNode(s *Store) *node {
-	for _, n := range v.owner {
-		if c, ok := n.st.(*wire.Client); ok && c == s.seed {
-			return n
-		}
+	if i := slices.IndexFunc(v.owner, func(n *node) bool { return n.st == skep.Store(s.seed) }); i >= 0 {
+		return v.owner[i]
 	}
 	return nil
 }
@@ -254,27 +238,19 @@ func (v *view) seedNode(s *Store) *node {
 // ready sets what follows from the nodes, and has the clients of several say that one is away: what is to be done
 // then is the Store's to say.
 func (v *view) ready() {
-	v.live = v.owner
-	if v.mapped() && len(v.of.Down()) > 0 {
-		v.live = nil
-		for i, n := range v.owner {
-			if v.of.Nodes[i].State != clustermap.Down {
-				v.live = append(v.live, n)
-			}
+	for i, n := range v.owner {
+		if v.of.Nodes[i].State != clustermap.Down {
+			v.live = append(v.live, n)
 		}
 	}
 	v.near = slices.Clone(v.live)
-	slices.SortStableFunc(v.near, func(a, b *node) int {
-		_, far := skep.As[*wire.Client](a.st)
-		_, further := skep.As[*wire.Client](b.st)
-		switch {
-		case far == further:
-			return 0
-		case far:
+	remote := func(n *node) int {
+		if _, far := skep.As[*wire.Client](n.st); far {
 			return 1
 		}
-		return -1
-	})
+		return 0
+	}
+	slices.SortStableFunc(v.near, func(a, b *node) int { return remote(a) - remote(b) })
 	if v.only() != nil {
 		return
 	}
@@ -283,15 +259,6 @@ func (v *view) ready() {
 			c.SetStrict()
 		}
 	}
-}
-
-func has(list []*node, n *node) bool {
-	for _, x := range list {
-		if x == n {
-			return true
-		}
-	}
-	return false
 }
 
 // outgrow keeps the numbers of namespaces that callers have of a cluster's only node, when another one comes.
@@ -318,9 +285,13 @@ const mapsOfACall = 5
 // by carries a call out by the map there is. Where a node says that its map is newer, it is asked for that, and the
 // call is made again.
 func by[T any](ctx context.Context, s *Store, f func(ctx context.Context, st skep.Store) (T, error)) (T, error) {
+	var out T
+	err := s.seeds.Seek(ctx)
+	if err != nil {
+		return out, err
+	}
 	v := s.now.Load()
-	out, err := f(v.mark(ctx), s.to(v))
-	if err == nil {
+	if out, err = f(v.mark(ctx), s.to(v)); err == nil {
 		return out, nil
 	}
 	for n := 1; n < mapsOfACall && skep.KindOf(err) == skep.StaleMap && s.learn(ctx, v.of.Epoch); n++ {

@@ -2,6 +2,7 @@ package replication
 
 import (
 	"context"
+	"slices"
 	"sync/atomic"
 
 	"github.com/skepkv/skep"
@@ -43,7 +44,7 @@ func (s many) ListKeys(ctx context.Context, id skep.NamespaceID, from uint64, co
 		return nil, 0, err
 	}
 	i := from >> skep.ListPlaceBits
-	for ; i < uint64(len(s.nodes)) && !has(s.live, s.nodes[i]); i++ {
+	for ; i < uint64(len(s.nodes)) && !slices.Contains(s.live, s.nodes[i]); i++ {
 		from = 0
 	}
 	if i >= uint64(len(s.nodes)) {

@@ -22,6 +22,7 @@ import (
 	"github.com/skepkv/skep/replication/placement"
 	"github.com/skepkv/skep/replication/promises"
 	"github.com/skepkv/skep/replication/sched"
+	"github.com/skepkv/skep/replication/seeds"
 	"github.com/skepkv/skep/wire"
 )
 
@@ -52,6 +53,7 @@ type Store struct {
 	now    atomic.Pointer[view]
 	open   func(n clustermap.Node) (skep.Store, error)
 	seed   *wire.Client // of Connect; nil: none
+	seeds  *seeds.List  // of Connect; nil: none
 	memory skep.Allocator
 	// numbered says that callers have the numbers of namespaces that the seed gave before there was a map.
 	numbered atomic.Bool
@@ -87,6 +89,7 @@ type view struct {
 	live  []*node // owner, but for those that the map says are down
 	near  []*node // live, those in this process first
 	table *placement.Table
+	bound bool // there is no map, and calls are not for a server of no cluster
 }
 
 // many is a Store of a cluster of several nodes: a Store, and the view that a call began with. Its methods carry calls
@@ -200,6 +203,7 @@ func (s *Store) Close() error {
 	if s.seed != nil && !slices.ContainsFunc(nodes, func(n *node) bool { return n.st == skep.Store(s.seed) }) {
 		closing.Go(func() { seed = s.seed.Close() })
 	}
+	closing.Go(s.seeds.Close)
 	for i, n := range nodes {
 		closing.Go(func() { errs[i] = n.st.Close() })
 	}

@@ -3,6 +3,8 @@ package wire
 import (
 	"math/bits"
 	"sync"
+
+	"github.com/skepkv/skep/wire/heap"
 )
 
 // buffers keeps memory that chunks were lent in, by size rounded up to a power of two.
@@ -19,7 +21,7 @@ func (b *bufferPool) get(n int64) []byte {
 	if p, ok := b.pools[class].Get().(*[]byte); ok {
 		return (*p)[:n]
 	}
-	return aligned(1 << class)[:n]
+	return heap.Aligned(1 << class)[:n]
 }
 
 // put takes memory of get back.

@@ -18,12 +18,13 @@ import (
 	"github.com/skepkv/skep/wire/auth"
 	"github.com/skepkv/skep/wire/breaker"
 	"github.com/skepkv/skep/wire/frames"
+	"github.com/skepkv/skep/wire/heap"
 	"github.com/skepkv/skep/wire/link"
 )
 
 // Options of Dial. Only Addr is needed.
 type Options struct {
-	// Addr is "host:port", or "unix:" and the path of a socket.
+	// Addr is "host:port", or "unix:" and the path of a socket. Package replication takes several, with commas between them.
 	Addr  string
 	TLS   *tls.Config // nil: none. With a client certificate it is also the credential
 	Token string
@@ -89,7 +90,7 @@ type Client struct {
 	slots  []slot
 	turn   atomic.Uint32
 	guard  *breaker.Breaker
-	memory budget
+	memory heap.Pool
 	shared *sharedMemory // nil: none
 	leave  time.Duration // how long Close waits to say goodbye, and for the server to close
 
@@ -158,6 +159,8 @@ func NewClient(o Options) (*Client, error) {
 	switch {
 	case o.Addr == "" && o.Dialer == nil:
 		return nil, skep.Invalidf(op, "addr", "empty", "host:port, or unix:path")
+	case strings.Contains(o.Addr, ",") && !strings.HasPrefix(o.Addr, "unix:"):
+		return nil, skep.Invalidf(op, "addr", o.Addr, "one server's: replication.Connect takes several of a cluster")
 	case o.Conns < 1 || o.Conns > 1024:
 		return nil, skep.Invalidf(op, "conns", o.Conns, "1 to 1024")
 	case o.Timeout < 0 || o.Patience < 0 || o.Silence < 0:
@@ -181,7 +184,7 @@ func NewClient(o Options) (*Client, error) {
 	if own := (&Credentials{o.TLS, o.Token}); o.Credentials == nil {
 		c.shows = func() *Credentials { return own }
 	}
-	c.memory.limit = o.Memory
+	c.memory.Limit = o.Memory
 	c.strict.Store(o.Strict)
 	if _, err := rand.Read(c.id[:]); err != nil {
 		return nil, err
@@ -364,6 +367,9 @@ func (c *Client) ping() {
 // or gone.
 func (c *Client) Misses() int64 { return c.misses.Load() }
 
+// Away says whether the server has not been there at the last looks: calls fail at once until it is.
+func (c *Client) Away() bool { return c.guard.Open() }
+
 // SetStrict has the calls that begin from now on treat a server that is slow, full or gone as Options.Strict says: for a
 // Store of many nodes, which goes to another one then.
 func (c *Client) SetStrict() { c.strict.Store(true) }
@@ -514,19 +520,3 @@ func (c *Client) Admin(ctx context.Context, name string, in json.RawMessage) (js
 		&frames.AdminRequest{Name: name, JSON: in}, nil, &m)
 	return m.Bytes, err
 }
-
-// budget is bytes that may be held.
-type budget struct {
-	limit int64
-	used  atomic.Int64
-}
-
-func (b *budget) take(n int64) bool {
-	if b.used.Add(n) > b.limit {
-		b.used.Add(-n)
-		return false
-	}
-	return true
-}
-
-func (b *budget) give(n int64) { b.used.Add(-n) }

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"slices"
 	"time"
-	"unsafe"
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/wire/auth"
@@ -298,30 +297,5 @@ func (c *Client) Alloc(ctx context.Context, n int64) (skep.Memory, error) {
 			return m, nil
 		}
 	}
-	if n > c.memory.limit || !c.memory.take(n) {
-		return nil, &skep.Error{Op: op, Kind: skep.NoMemory, Field: "bytes", Value: n, Limit: c.memory.limit}
-	}
-	return &heapMemory{c: c, b: aligned(n)}, nil
-}
-
-// aligned is n bytes that begin at a page.
-func aligned(n int64) []byte {
-	b := make([]byte, n+frames.PageSize-1)
-	skip := int64(-uintptr(unsafe.Pointer(unsafe.SliceData(b))) & (frames.PageSize - 1))
-	return b[skip : skip+n : skip+n]
-}
-
-// heapMemory is skep.Memory on the heap.
-type heapMemory struct {
-	c *Client
-	b []byte
-}
-
-func (m *heapMemory) Bytes() []byte { return m.b }
-
-func (m *heapMemory) Release() {
-	if m.b != nil {
-		m.c.memory.give(int64(len(m.b)))
-		m.b = nil
-	}
+	return c.memory.Alloc(op, n)
 }

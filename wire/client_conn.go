@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/wire/epoch"
 	"github.com/skepkv/skep/wire/frames"
 	"github.com/skepkv/skep/wire/link"
 	"github.com/skepkv/skep/wire/near"
@@ -368,7 +369,7 @@ func (x *clientConn) post(ctx context.Context, h frames.Header, m frames.Message
 	if err := x.meant(ctx, h.Type); err != nil {
 		return err
 	}
-	if x.hi.Features&frames.FeatureEpoch != 0 {
+	if x.hi.Features&frames.FeatureEpoch != 0 || epoch.IsBound(ctx) {
 		if err := mark(ctx, &h); err != nil {
 			return err
 		}

@@ -225,7 +225,7 @@ func TestBitsFlippedOnTheWayAreSeen(t *testing.T) {
 		require.NoError(t, s.Close(t.Context()))
 	}
 	require.Positive(t, seen[skep.Damaged], "%v", seen)
-	require.Zero(t, c.memory.used.Load())
+	require.Zero(t, c.memory.Used())
 }
 
 // A put whose bytes do not match what the client computed stores nothing.

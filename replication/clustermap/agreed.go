@@ -135,9 +135,3 @@ func (m *Map) Namespace(tenant, name string) (*Namespace, error) {
 	}
 	return nil, &skep.Error{Op: op, Kind: skep.NotFound, Field: "namespace", Value: name, Limit: "one of tenant " + tenant}
 }
-
-// OneHost says whether every connection to an address goes to the same server. A name may be several nodes'.
-func OneHost(addr string) bool {
-	host, _, err := net.SplitHostPort(addr)
-	return strings.HasPrefix(addr, "unix:") || err != nil || host == "localhost" || net.ParseIP(host) != nil
-}

@@ -275,6 +275,7 @@ static inline int skep_word_claim(skep_word *b, int64_t from, int64_t to, int id
  *    and "bucket": {"endpoint": "https://...", "bucket": "...", "key_file": "...", ...}: object storage behind the drives,
  *    by the settings of that name of skep serve (docs/reference/configuration.md), sizes as bytes or text, "10TiB"
  *   {"connect": "unix:/path" or "host:port", "token": "..."}                  a server, and its whole cluster
+ *    (or several addresses of a cluster, "a:7420,b:7420": those that are away are passed over)
  *    and "tls": {"ca": "file", "cert": "file", "key": "file", "name": "..."}, all of it optional, for TLS over TCP: who
  *    signs the servers' certificates (the system's when not given), a certificate of ours, and the name that theirs have
  *    and "shared_bytes": n of memory shared with a server on this machine (skep_shared_alloc);

@@ -59,9 +59,10 @@ type gpuSpec struct {
 // opened is a store with what a C program has of it.
 type opened struct {
 	skep.Store
-	client *wire.Client // of the server that it connects to, for memory; nil: embedded
-	device gpu.Device   // nil: none
-	front  *gpu.Store   // with a device: Store itself
+	remote *replication.Store // of the servers that it connects to; nil: embedded
+	client *wire.Client       // its, for memory
+	device gpu.Device         // nil: none
+	front  *gpu.Store         // with a device: Store itself
 	loans  []*loan.Loan
 
 	mu      sync.Mutex
@@ -220,11 +221,11 @@ func (o *opened) connect(ctx context.Context, sp *spec) error {
 		return err
 	}
 	if !sp.Lazy {
-		if _, err := s.Client().Node(ctx); err != nil {
+		if _, _, err := s.Identity(ctx); err != nil {
 			return errors.Join(err, s.Close())
 		}
 	}
-	o.Store, o.client = s, s.Client()
+	o.Store, o.remote, o.client = s, s, s.Client()
 	return nil
 }
 
@@ -291,11 +292,12 @@ func (o *opened) openNamespace(ctx context.Context, sp spaceSpec) (skep.Namespac
 	}
 	if sp.Tenant == "" {
 		sp.Tenant = auth.DefaultTenant
-		if o.client != nil {
-			if _, err := o.client.Node(ctx); err != nil { // the server says who we are when a connection is made
+		if o.remote != nil {
+			who, _, err := o.remote.Identity(ctx) // the server says who we are when a connection is made
+			if err != nil {
 				return skep.NamespaceInfo{}, err
 			}
-			if who, _ := o.client.Identity(); who != auth.AnyTenant && who != "" {
+			if who != auth.AnyTenant && who != "" {
 				sp.Tenant = who
 			}
 		}

@@ -137,7 +137,7 @@ var parts = map[string][]string{
 	"replication": {"replication/clustermap", "replication/placement", "replication/known",
 		"replication/calls", "replication/checks", "replication/copies", "replication/errand", "replication/keeper",
 		"replication/lent", "replication/lives", "replication/merge", "replication/owed", "replication/promises",
-		"replication/pace", "replication/runs", "replication/sched", "replication/units"},
+		"replication/pace", "replication/runs", "replication/sched", "replication/seeds", "replication/units"},
 	"replication/fence":      {"replication/calls", "replication/clustermap"},
 	"replication/sealed":     {"replication/clustermap"},
 	"replication/bucket":     {"replication/runs"},
@@ -145,6 +145,7 @@ var parts = map[string][]string{
 	"replication/keeper":     {"replication/checks", "replication/runs"},
 	"replication/known":      {"replication/placement"},
 	"replication/placement":  {"replication/clustermap"},
+	"replication/seeds":      {"replication/clustermap"},
 	"replication/consensus":  {"replication/clustermap"},
 	"replication/clustermap": {},
 }

@@ -62,6 +62,13 @@ func (b *Breaker) Allow() error {
 	return &skep.Error{Op: "dial", Kind: skep.Unavailable, Field: "circuit breaker", Value: "open", RetryAfter: max(left, time.Millisecond)}
 }
 
+// Open says whether calls fail at once.
+func (b *Breaker) Open() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.fails >= fails
+}
+
 // Watch has reach say why the server cannot be used, while calls fail and somebody makes them. It ends with ctx.
 func (b *Breaker) Watch(ctx context.Context, reach func() error) {
 	for {

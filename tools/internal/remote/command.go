@@ -65,7 +65,15 @@ func (r *remote) all(ctx context.Context) (skep.Store, error) {
 		return r.whole, nil
 	}
 	node, err := r.c.Node(ctx)
-	if err != nil || node == "" {
+	if err == nil && node == "" && r.target.listed {
+		if _, err = r.c.ClusterMap(ctx); skep.KindOf(err) == skep.Unsupported { // one that does not say has a map yet
+			err = skep.Invalidf(op, r.target.flag(), r.target.String()+", of several, which is no node of a cluster",
+				"a cluster's nodes, or one server alone")
+			return nil, command.WithNext(err, "name one server with "+r.target.flag()+": several servers of no cluster are "+
+				"several stores")
+		}
+	}
+	if err != nil || node == "" && !r.target.listed {
 		return r.c, err
 	}
 	if r.whole, err = replication.Connect(r.target.options("skep")); err != nil {

@@ -69,24 +69,38 @@ func TestNamesOfServers(t *testing.T) {
 		"host": "host:7420", "10.0.0.1:7": "10.0.0.1:7", "skep://[::1]": "[::1]:7420", "skeps://host": "host:7420",
 	} {
 		target := Target{Server: name, Getenv: none}
-		require.NoError(t, target.resolve(), name)
-		assert.Equal(t, addr, target.addr, name)
-		assert.Equal(t, name == "skeps://host", target.secure != nil, name)
+		all, err := target.resolve()
+		require.NoError(t, err, name)
+		require.Len(t, all, 1)
+		assert.Equal(t, addr, all[0].addr, name)
+		assert.Equal(t, name == "skeps://host", all[0].secure != nil, name)
 	}
 	for _, name := range []string{"unix:", "unix://", "skep://", "skep://u@host", "skep://host/path", "skep://host?x", "http://host", "rediss://host", "ftp://host", "skep://host:x", "::1",
-		"127.0.0.1:99999", "skep://host:65536", "skeps://[::1]:0"} {
+		"127.0.0.1:99999", "skep://host:65536", "skeps://[::1]:0", "a,", ",a", "a,,b", "a,b,a", "a,unix:", strings.Repeat("a,", 64) + "b"} {
 		target := Target{Server: name, Getenv: none}
-		require.ErrorIs(t, target.resolve(), skep.Invalid, name)
+		_, err := target.resolve()
+		require.ErrorIs(t, err, skep.Invalid, name)
+		require.ErrorContains(t, err, "--server", name)
 	}
-	env := map[string]string{EnvServer: "skeps://of-the-environment", EnvToken: "its-token-0123456789"}
+	several := Target{Server: "unix:///run/s, skeps://b,c:1", Getenv: none}
+	all, err := several.resolve()
+	require.NoError(t, err)
+	require.Len(t, all, 3)
+	assert.Equal(t, []string{"unix:/run/s", "b:7420", "c:1"}, []string{all[0].addr, all[1].addr, all[2].addr})
+	assert.Equal(t, []bool{false, true, false}, []bool{all[0].secure != nil, all[1].secure != nil, all[2].secure != nil})
+	env := map[string]string{EnvServer: "skeps://of-the-environment,other", EnvToken: "its-token-0123456789"}
 	target := Target{Getenv: func(name string) string { return env[name] }}
 	require.True(t, target.Named())
-	require.NoError(t, target.resolve())
-	assert.Equal(t, "of-the-environment:7420", target.addr)
-	assert.Equal(t, env[EnvToken], target.token)
+	all, err = target.resolve()
+	require.NoError(t, err)
+	require.Len(t, all, 2)
+	assert.Equal(t, "of-the-environment:7420", all[0].addr)
+	assert.Equal(t, "other:7420", all[1].addr)
+	assert.Equal(t, env[EnvToken], all[1].token)
 	target = Target{Server: "skep://of-a-flag", Getenv: target.Getenv}
-	require.NoError(t, target.resolve())
-	assert.Equal(t, "of-a-flag:7420", target.addr, "a flag wins")
+	all, err = target.resolve()
+	require.NoError(t, err)
+	assert.Equal(t, "of-a-flag:7420", all[0].addr, "a flag wins")
 }
 
 // Waiting ends with what waiting does not change, and goes on over what it may.

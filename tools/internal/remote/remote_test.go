@@ -175,12 +175,39 @@ func TestValuesOfACluster(t *testing.T) {
 	run(1, "purge", "--ns", "0", "--yes")
 	require.Empty(t, run(0, "ls", "-o", "jsonl"))
 	nodes[0].stop()
+	list := nodes[0].at["unix"] + "," + nodes[1].at["unix"]
+	require.Equal(t, nodes[1].at["unix"], at(t, list, "status", "--json").OK(t)["server"], "the first is away")
 	o := at(t, nodes[1].at["unix"], "ls")
 	assert.Equal(t, command.TryAgain, o.Code)
 	assert.Contains(t, o.Stderr, "node is a")
 	o = at(t, nodes[1].at["unix"], "purge", "--ns", "0", "--yes")
 	assert.Equal(t, command.TryAgain, o.Code)
 	assert.Contains(t, o.Stderr, "node is a", "it has its blocks yet")
+}
+
+// Of several servers the first that answers is asked. Several that are of no cluster are several stores, which hold no
+// values together.
+func TestSeveralServersAreNamed(t *testing.T) {
+	t.Parallel()
+	a, b := begin(t, memory(t), nil), begin(t, memory(t), nil)
+	away := "unix://" + filepath.Join(t.TempDir(), "s")
+	list := away + "," + a.at["unix"] + ",skep://127.0.0.1:1"
+	s := at(t, list, "status", "--json").OK(t)
+	require.Equal(t, a.at["unix"], s["server"])
+
+	both := a.at["unix"] + "," + b.at["unix"]
+	for _, args := range [][]string{{"put", "k", "--text", "v"}, {"get", "k"}, {"ls"}, {"ns", "list"}} {
+		o := at(t, both, args...)
+		assert.Equal(t, command.Input, o.Code, "%v: %s", args, o.Stderr)
+		assert.Contains(t, o.Stderr, "several stores")
+	}
+	o := at(t, away+",unix:///nonesuch/s", "ls")
+	assert.Equal(t, command.TryAgain, o.Code)
+	assert.Contains(t, o.Stderr, "one that answers")
+	assert.Contains(t, o.Stderr, "start a server")
+	o = at(t, a.at["unix"]+",", "ls")
+	assert.Equal(t, command.Input, o.Code)
+	assert.Contains(t, o.Stderr, "--server")
 }
 
 // Namespaces are shown, counted and deleted; nothing goes without a yes.

@@ -18,6 +18,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/replication/seeds"
 	"github.com/skepkv/skep/tools/internal/command"
 	"github.com/skepkv/skep/tools/internal/secret"
 	"github.com/skepkv/skep/wire"
@@ -41,7 +42,8 @@ const (
 // largestFile is how much of a file with a token or with certificates is read.
 const largestFile = 1 << 20
 
-// Target is a server as flags and the environment name it.
+// Target is a server as flags and the environment name it, or several nodes of a cluster, with commas between them, of
+// which the first that answers is taken.
 type Target struct {
 	Server, TokenFile, CA string
 
@@ -52,11 +54,12 @@ type Target struct {
 	token  string
 	secure *tls.Config
 	addr   string // as package wire takes it
+	listed bool   // it was one of several
 }
 
 // Register makes the flags.
 func (t *Target) Register(fl *pflag.FlagSet) {
-	fl.StringVar(&t.Server, "server", "", "server: unix:///PATH, skep://HOST:PORT, or skeps://HOST:PORT for TLS (default: "+EnvServer+", else "+DefaultSocket+" where it is there, else "+DefaultAddress+")")
+	fl.StringVar(&t.Server, "server", "", "server: unix:///PATH, skep://HOST:PORT, or skeps://HOST:PORT for TLS; or several nodes of a cluster, separated by commas (default: "+EnvServer+", else "+DefaultSocket+" where it is there, else "+DefaultAddress+")")
 	t.RegisterToken(fl)
 }
 
@@ -87,8 +90,8 @@ func (t *Target) env(name string) string {
 // String is the server as its user would name it.
 func (t *Target) String() string { return t.Server }
 
-// resolve reads flags, environment and files. Nothing is connected to.
-func (t *Target) resolve() error {
+// resolve reads flags, environment and files, and gives the servers that are named. Nothing is connected to.
+func (t *Target) resolve() ([]Target, error) {
 	if t.Server == "" {
 		t.Server = t.env(EnvServer)
 	}
@@ -101,34 +104,52 @@ func (t *Target) resolve() error {
 	if t.CA == "" {
 		t.CA = t.env(EnvCA)
 	}
-	if err := t.parse(); err != nil {
-		return err
+	names, err := seeds.Addresses(op, t.flag(), t.Server)
+	if err != nil {
+		return nil, err
 	}
-	t.token = t.env(EnvToken)
+	var all []Target
+	secure := false
+	for _, name := range names {
+		one := *t
+		one.Server, one.listed = name, len(names) > 1
+		if err := one.parse(); err != nil {
+			return nil, err
+		}
+		secure = secure || one.secure != nil
+		all = append(all, one)
+	}
+	token := t.env(EnvToken)
 	if t.TokenFile != "" {
 		b, err := readFile("--token-file", t.TokenFile)
 		if err != nil {
-			return err
+			return nil, err
 		}
 		if do := secret.Close(t.TokenFile); do != "" && t.Err != nil {
 			fmt.Fprintf(t.Err, "warning: everybody on this machine may read the token in %s: %s\n", t.TokenFile, do)
 		}
-		if t.token = strings.TrimSpace(string(b)); t.token == "" {
-			return skep.Invalidf(op, "--token-file", t.TokenFile+", which is empty", "a file with a token")
+		if token = strings.TrimSpace(string(b)); token == "" {
+			return nil, skep.Invalidf(op, "--token-file", t.TokenFile+", which is empty", "a file with a token")
 		}
 	}
-	if t.CA == "" || t.secure == nil {
-		return nil
+	var roots *x509.CertPool
+	if t.CA != "" && secure {
+		b, err := readFile("--ca", t.CA)
+		if err != nil {
+			return nil, err
+		}
+		roots = x509.NewCertPool()
+		if !roots.AppendCertsFromPEM(b) {
+			return nil, skep.Invalidf(op, "--ca", t.CA, "a file with certificates in PEM")
+		}
 	}
-	b, err := readFile("--ca", t.CA)
-	if err != nil {
-		return err
+	for i := range all {
+		all[i].token = token
+		if all[i].secure != nil {
+			all[i].secure.RootCAs = roots
+		}
 	}
-	t.secure.RootCAs = x509.NewCertPool()
-	if !t.secure.RootCAs.AppendCertsFromPEM(b) {
-		return skep.Invalidf(op, "--ca", t.CA, "a file with certificates in PEM")
-	}
-	return nil
+	return all, nil
 }
 
 const op = "connect"
@@ -198,17 +219,89 @@ const (
 	suspicion = time.Second
 )
 
-// Dial connects to the server.
+// nextAfter is how long a server may be silent before the next of several is tried beside it.
+const nextAfter = time.Second
+
+// Dial connects to the server, or to the first of several that answers, which is the Target from now on.
 //
 // Errors: Invalid (a flag, or what is at that address speaks something else), Unavailable (nobody is there), Denied.
 func (t *Target) Dial(ctx context.Context, name string) (*wire.Client, error) {
-	if err := t.resolve(); err != nil {
+	all, err := t.resolve()
+	if err != nil {
 		return nil, err
 	}
+	if len(all) == 1 {
+		*t = all[0]
+		t.warn()
+		return t.dial(ctx, name)
+	}
+	within, cancel := context.WithCancel(ctx)
+	defer cancel()
+	type answer struct {
+		from Target
+		c    *wire.Client
+		err  error
+	}
+	answers := make(chan answer)
+	begun, left := 0, 0
+	begin := func() {
+		one := all[begun]
+		begun, left = begun+1, left+1
+		one.warn()
+		go func() {
+			c, err := one.dial(within, name)
+			answers <- answer{one, c, err}
+		}()
+	}
+	var got *answer
+	var errs []error
+	for begin(); left > 0; {
+		var silent <-chan time.Time
+		if got == nil && begun < len(all) {
+			silent = time.After(nextAfter)
+		}
+		select {
+		case x := <-answers:
+			left--
+			switch {
+			case got != nil:
+				if x.c != nil {
+					_ = x.c.Close()
+				}
+			case x.err == nil || skep.KindOf(x.err) != skep.Unavailable:
+				got = &x
+				cancel()
+			default:
+				errs = append(errs, x.err)
+				if begun < len(all) {
+					begin()
+				}
+			}
+		case <-silent:
+			begin()
+		}
+	}
+	switch {
+	case ctx.Err() != nil && (got == nil || got.c == nil):
+		return nil, ctx.Err()
+	case got == nil:
+		err := &skep.Error{Op: op, Kind: skep.Unavailable, Field: t.flag(), Value: t.Server, Limit: "one that answers",
+			Err: errs[0]}
+		return nil, command.WithNext(err, "no server that is named answers; of the first: "+command.NextStep(errs[0]))
+	}
+	*t = got.from
+	return got.c, got.err
+}
+
+// warn tells of a token that anybody on the way can read.
+func (t *Target) warn() {
 	if t.Err != nil && t.exposesToken() {
 		fmt.Fprintf(t.Err, "warning: the token goes to %s unencrypted, and who reads it on the way can use it: "+
 			"name the server skeps://, and have it speak TLS (tls.cert and tls.key of its settings)\n", t.Server)
 	}
+}
+
+func (t *Target) dial(ctx context.Context, name string) (*wire.Client, error) {
 	dialling, found := context.WithCancelCause(ctx)
 	defer found(nil)
 	asked := make(chan error, 1)

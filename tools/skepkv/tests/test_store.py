@@ -10,6 +10,7 @@ import unittest
 from unittest import mock
 
 import skepkv
+from skepkv._library import socket_of
 from serving import TOKEN, Cluster, Server, certificate, cut, eventually, laid, shut
 
 MISSING = (2, 21)
@@ -500,6 +501,78 @@ class OnTCP(Calls, OnServer):
         super().setUp()
         self.store = skepkv.connect(f"127.0.0.1:{self.server.port}")
         self.addCleanup(self.store.close)
+
+
+class SeveralAddresses(unittest.TestCase):
+    """A client that is given several nodes of a cluster, and its first is away when it starts."""
+
+    def test_the_first_node_is_away_at_first(self):
+        cluster = Cluster()
+        self.addCleanup(cluster.stop)
+        cluster.kill("a")
+        n = 24
+        keys, data = [key(i) for i in range(n)], [block(i) for i in range(n)]
+        with skepkv.connect(f"{cluster.url}, unix:{cluster.dir}/b", shared_bytes=16 << 20) as store:
+            space = store.namespace("chain", chained=True)
+
+            def whole():
+                into = [bytearray(64 << 10) for _ in range(n)]
+                self.assertEqual(space.lookup(keys, timeout=60).blocks, n)
+                self.assertTrue(space.restore(keys, into, timeout=60))
+                self.assertEqual(into, data)
+
+            space.put(keys, data)
+            whole()
+            self.assertIsNotNone(store.direct(), "memory is shared with nobody yet")
+            cluster.start("a")
+            eventually(lambda: store.direct() is None)
+            whole()
+            eventually(lambda: cluster.repair() == 0)
+            cluster.kill("b")
+            whole()
+        with skepkv.connect(f"127.0.0.1:1,unix:{cluster.dir}/c") as store:
+            self.assertEqual(store.namespace("chain", chained=True).lookup(keys, timeout=60).blocks, n)
+
+    def test_nobody_is_there_at_first(self):
+        server = Server()
+        self.addCleanup(server.stop)
+        server.stop_and_keep()
+        with self.assertRaises(skepkv.SkepError) as e:
+            skepkv.connect(f"{server.url},127.0.0.1:1")
+        self.assertEqual(e.exception.code, skepkv.errors.UNAVAILABLE)
+        cluster = Cluster()
+        self.addCleanup(cluster.stop)
+        cluster.kill("a")
+        cluster.kill("b")
+        with skepkv.connect(f"unix:{cluster.dir}/a,unix:{cluster.dir}/b", lazy=True) as store:
+            space = store.namespace("n", lazy=True)
+            with self.assertRaises(skepkv.SkepError) as e:
+                space.put([key(0)], [block(0)])
+            self.assertEqual(e.exception.code, skepkv.errors.UNAVAILABLE)
+            cluster.start("b")
+
+            def stored():
+                try:
+                    return space.put([key(i) for i in range(8)], [block(i) for i in range(8)])
+                except skepkv.SkepError as e:
+                    self.assertEqual(e.code, skepkv.errors.UNAVAILABLE)
+
+            eventually(lambda: stored() is not None)
+
+    def test_servers_of_no_cluster_are_several_stores(self):
+        servers = [Server(), Server()]
+        for s in servers:
+            self.addCleanup(s.stop)
+        with self.assertRaisesRegex(skepkv.SkepError, "the address of one server alone") as e:
+            skepkv.connect(",".join(s.url for s in servers))
+        self.assertEqual(e.exception.code, skepkv.errors.UNSUPPORTED)
+
+    def test_lists_that_are_none(self):
+        for url in ("a:1,", ",a:1", "a:1,,b:1", "a:1,a:1", "a:1,b", ",".join(f"a:{i + 1}" for i in range(65))):
+            with self.assertRaisesRegex(skepkv.Invalid, "addr is "):
+                skepkv.connect(url, lazy=True)
+        for url, path in (("a:1", ""), ("unix:/s", "/s"), ("a:1, unix:s,unix:t", "s"), ("a:1,b:1", "")):
+            self.assertEqual(socket_of(url), path)
 
 
 class OnACluster(Calls, unittest.TestCase):

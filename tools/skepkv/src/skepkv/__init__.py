@@ -19,7 +19,7 @@ from typing import Any, Mapping
 
 from . import errors
 from ._events import Event, Events
-from ._library import library
+from ._library import library, socket_of
 from ._queue import Done, Queue
 from ._store import Found, Lease, Memory, Registered, Restored, Space, Store, Stored
 from .errors import Forked, Invalid, NotReleased, SkepError
@@ -57,12 +57,13 @@ def connect(
     lazy: bool = False,
     strict: bool = True,
 ) -> Store:
-    """Opens a server's store: url is `unix:/path` or `host:port`. tls is the file of who signs the servers'
+    """Opens a server's store: url is `unix:/path` or `host:port`, or several of a cluster's nodes with commas between
+    them, of which those that are away are passed over. tls is the file of who signs the servers'
     certificates, "system" for whom the system trusts, or a mapping with `ca`, `cert`, `key` and `name`, all optional.
     Over a Unix socket shared_bytes (256 MiB unless it says otherwise) of memory are shared with the server. A lazy
     store connects with its first call."""
     if shared_bytes is None:
-        shared_bytes = 256 << 20 if url.startswith("unix:") else 0
+        shared_bytes = 256 << 20 if socket_of(url) else 0
     how: dict[str, Any] = {"connect": url, "token": token, "shared_bytes": shared_bytes, "lazy": lazy, "strict": strict}
     if isinstance(tls, str):
         how["tls"] = {} if tls == "system" else {"ca": tls}

@@ -12,6 +12,7 @@ import time
 
 import skepkv
 
+from ._library import socket_of
 from .errors import DENIED
 
 SIZE = 4 << 20
@@ -33,7 +34,7 @@ def copied(store: skepkv.Store, url: str) -> str | None:
         if e.code == DENIED:
             do = f": run the server and the engine as one user. This is user {os.geteuid()}"
             with contextlib.suppress(OSError):
-                do += f", the socket's is {os.stat(url.removeprefix('unix:')).st_uid}"
+                do += f", the socket's is {os.stat(socket_of(url)).st_uid}"
         return f"memory that an engine has already is copied once: {e}{do}"
     return None
 
@@ -92,7 +93,7 @@ def doctor(url: str, token: str, tls: str | None, tenant: str) -> int:
 def main() -> int:
     p = argparse.ArgumentParser(prog="python -m skepkv", description="looks at a server as an engine would")
     p.add_argument("command", choices=["doctor"])
-    p.add_argument("url", help="unix:/path or host:port")
+    p.add_argument("url", help="unix:/path or host:port, or several with commas between them")
     p.add_argument("--token-file", help="file with the token; the environment's SKEP_TOKEN does too")
     p.add_argument("--tls-ca", help="file of who signs the server's certificate, or system; not given: no TLS")
     p.add_argument("--tenant", default="", help="whose namespace to use; the credential's where it is not given")

@@ -100,6 +100,12 @@ class FoundStruct(c.Structure):
     _fields_ = [("blocks", c.c_int64), ("tokens", c.c_int64), ("bytes", c.c_int64), ("lease", c.c_uint64)]
 
 
+def socket_of(url: str) -> str:
+    """The path of the Unix socket among a cluster's addresses, by which memory is shared; "": there is none."""
+    sockets = (a.strip() for a in url.split(","))
+    return next((a.removeprefix("unix:") for a in sockets if a.startswith("unix:")), "")
+
+
 def path() -> str:
     """Where the library is: SKEPKV_LIBRARY, else beside this package."""
     return os.environ.get("SKEPKV_LIBRARY") or os.path.join(os.path.dirname(os.path.abspath(__file__)), "libskep.so.1")

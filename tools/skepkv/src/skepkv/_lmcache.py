@@ -21,6 +21,7 @@ from lmcache.v1.distributed.internal_api import L2StoreResult
 from lmcache.v1.distributed.l2_adapters.base import L2AdapterInterface
 
 from . import Lease, SkepError, Space, Store, errors
+from ._library import socket_of
 from ._region import Region
 from .lmcache import Calls, Job, log
 
@@ -217,7 +218,7 @@ class _Plugin(Calls):
         self._sizes: collections.OrderedDict[Any, int] = collections.OrderedDict()
         self._region: Region | None = None
         super().__init__(**options)
-        if memory is not None and self._url.startswith("unix:") and self._shared != 0:
+        if memory is not None and socket_of(self._url) and self._shared != 0:
             self._region = _region(memory)
 
     def submit(self, kind: int, keys: list[Any], objects: list[Any], over: threading.Event | None = None) -> int:

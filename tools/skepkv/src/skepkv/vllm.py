@@ -46,6 +46,7 @@ from vllm.v1.kv_offload.file_mapper import FileMapper
 from vllm.v1.kv_offload.tiering.base import JobResult, SecondaryTierManager, TransferJob
 
 from . import SkepError, errors, key
+from ._library import socket_of
 from ._pages import STAGE, Client, Gate, Trouble, Where, check_options, secured, weights
 from ._region import Region
 
@@ -277,7 +278,7 @@ class SkepTier(SecondaryTierManager):
         tls = secured(tls_ca, tls_cert, tls_key)
         self._client = Client(url, token, token_file, tenant, shared_bytes, tls)
         self._trouble = Trouble(log, "chunks are computed meanwhile")
-        self._region = self._region_of(view) if direct and url.startswith("unix:") and shared_bytes != 0 else None
+        self._region = self._region_of(view) if direct and socket_of(url) and shared_bytes != 0 else None
         self._pid = os.getpid()
         self._lock = threading.Lock()  # guards what follows
         self._where: dict[int, Where] = {}
