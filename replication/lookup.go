@@ -82,11 +82,15 @@ func (s many) look(ctx context.Context, op string, sc skep.Scope, runs [][]skep.
 	if found, err = s.find(ctx, sp, sc.Salt, runs, a); err != nil {
 		return nil, l, false, err
 	}
-	s.count.lookups.Add(int64(len(runs)))
-	some := false
+	some, counts := false, skep.Counts(ctx)
+	if counts {
+		s.count.lookups.Add(int64(len(runs)))
+	}
 	for _, f := range found {
-		s.count.keys.Add(int64(len(f.keys)))
-		s.count.hits.Add(int64(f.Blocks))
+		if counts {
+			s.count.keys.Add(int64(len(f.keys)))
+			s.count.hits.Add(int64(f.Blocks))
+		}
 		some, denied = some || f.Blocks > 0, denied || f.LeaseDenied
 		if n := f.Blocks; n > 0 && sp.group > 1 {
 			last := f.spans[len(f.spans)-1]
