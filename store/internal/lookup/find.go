@@ -134,7 +134,7 @@ func (l *Finder) grant(ns *namespaces.Namespace, t namespaces.Tag, r *skep.Looku
 		out.Lease = skep.Lease{ID: id, Until: req.Until}
 	}
 	l.Leases.Add(out.Lease.ID, id, leases.Promise{Instance: ns.Instance, Tag: t, FP: fp, Blocks: blocks,
-		Until: req.Until, Bytes: req.Bytes})
+		Until: req.Until})
 	return false
 }
 

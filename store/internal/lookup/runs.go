@@ -26,7 +26,7 @@ func (l *Finder) FindRuns(ns *namespaces.Namespace, t namespaces.Tag, r *skep.Ru
 			covered.Add(n, l.Names.Fingerprint(ns.Instance, t, one.Keys[n-1]))
 		}
 	}
-	l.Leases.Cover(out.Lease.ID, covered, bytes)
+	l.Leases.Cover(out.Lease.ID, covered)
 	if counts {
 		l.count(ns, len(r.Runs), keys, hits)
 	}
