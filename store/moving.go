@@ -63,7 +63,7 @@ func (s *Store) ReplaceDevice(ctx context.Context, name string, a NewDevice, o M
 	if p, err := s.moving.Remove(ctx, name, dry); err != nil || o.DryRun {
 		return p, err
 	}
-	if err := s.addDevice(ctx, a); err != nil {
+	if err := addDevice(ctx, s, a); err != nil {
 		return Progress{}, err
 	}
 	defer s.opening.TellNamed() // whatever became of the old one

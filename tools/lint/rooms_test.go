@@ -82,7 +82,7 @@ var parts = map[string][]string{
 		"store/internal/namespaces", "store/internal/observe", "store/internal/puts", "store/internal/restore",
 		"store/internal/segio", "store/internal/space", "store/memory", "store/segment"},
 	"store/internal/making": {"store/internal/segio"},
-	"store/internal/members": {"store/catalog", "store/device", "store/internal/health", "store/internal/space",
+	"store/internal/members": {"store/catalog", "store/device", "store/internal/health", "store/internal/paths", "store/internal/space",
 		"store/segment"},
 	"store/internal/recovery": {"store/catalog", "store/device", "store/internal/crypt", "store/internal/keybook",
 		"store/internal/devlog",
