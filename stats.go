@@ -40,7 +40,7 @@ type Stats struct {
 	MovedBytes     int64            `json:"moved_bytes"`     // payload written again by cleaning
 	Damaged        int64            `json:"damaged"`         // blocks whose bytes did not match
 	Leases         int              `json:"leases"`          // held now
-	LeasedBytes    int64            `json:"leased_bytes"`    // payload under them
+	LeasedBytes    int64            `json:"leased_bytes"`    // payload under them: a block counts once, however many leases it has; of several nodes, at each that leased it
 
 	Admission   AdmissionStats  `json:"admission"`    // of Cache blocks on their way from DRAM to the drives
 	TwoPointers TwoPointerStats `json:"two_pointers"` // of restores beside computing

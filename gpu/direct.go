@@ -95,7 +95,7 @@ func (g *direct) ahead(ctx context.Context, r skep.Range) (n int, err error) {
 	if n == 0 || s.tier.way.arena == nil || g.size > s.tier.blockBytes {
 		return 0, nil
 	}
-	found, err := s.Store.Lookup(ctx, &skep.LookupRequest{Scope: g.Scope, Keys: g.Keys[:r.From+n], Lease: skep.NoLease})
+	found, err := s.Store.Lookup(skep.Uncounted(ctx), &skep.LookupRequest{Scope: g.Scope, Keys: g.Keys[:r.From+n], Lease: skep.NoLease})
 	if err != nil {
 		return 0, err
 	}

@@ -98,7 +98,7 @@ func (s *Store) Prefill(ctx context.Context, r *PrefillRequest) (*Prefill, error
 	p := &Prefill{s: s, r: *r, g: sp.geometry, slot: t.slotBytes(), ids: ids(r.Scope, r.Keys), unchecked: r.Unchecked, changed: make(chan struct{}, 1), ended: make(chan struct{})}
 	p.using.held = make(chan struct{}, 1)
 	if r.History > 0 {
-		found, err := s.Store.Lookup(ctx, &skep.LookupRequest{Scope: r.Scope, Keys: r.Keys[:r.History], Lease: skep.NoLease})
+		found, err := s.Store.Lookup(skep.Uncounted(ctx), &skep.LookupRequest{Scope: r.Scope, Keys: r.Keys[:r.History], Lease: skep.NoLease})
 		if err != nil {
 			return nil, err
 		}

@@ -213,7 +213,7 @@ func (ses *session) serve(ctx context.Context, c *served) {
 	if n == 0 {
 		return
 	}
-	found, err := ses.s.Store.Lookup(ctx, &skep.LookupRequest{Scope: c.Scope, Keys: c.Keys[:blocks.From+n], Lease: skep.NoLease})
+	found, err := ses.s.Store.Lookup(skep.Uncounted(ctx), &skep.LookupRequest{Scope: c.Scope, Keys: c.Keys[:blocks.From+n], Lease: skep.NoLease})
 	if err != nil {
 		return
 	}

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"time"
 
@@ -25,6 +26,7 @@ type lease struct {
 	deepest ID
 	next    *lease // of the same block
 	prev    *lease
+	bytes   int64
 	tenant  uint16
 	pin     bool
 	until   int64
@@ -118,6 +120,43 @@ func (x *Index) Held(tenant uint16) (leased, pinned int64) {
 	return 0, 0
 }
 
+// LeasedBytes is the payload under leases, pins apart, that are not over at now: a block counts once, however many
+// leases protect it. It is reckoned from what the leases were granted with, as if the blocks of a chain had one size.
+func (x *Index) LeasedBytes(now time.Time) (sum int64) {
+	l := &x.leases
+	l.mu.Lock()
+	roots := make([]lease, 0, len(l.byID))
+	for _, e := range l.byID {
+		if !e.pin && e.until > now.UnixNano() {
+			roots = append(roots, lease{deepest: e.deepest, bytes: e.bytes})
+		}
+	}
+	l.mu.Unlock()
+	var seen []uint64
+	for some := range slices.Chunk(roots, 64) { // lookups come in between
+		x.mu.RLock()
+		for _, e := range some {
+			var n, of int64
+			for i := uint32(e.deepest); i != 0 && !x.closed; i = x.slots.at(i).parent {
+				w, bit := int(i/64), uint64(1)<<(i%64)
+				if w >= len(seen) {
+					seen = append(seen, make([]uint64, w+1-len(seen))...)
+				} else if seen[w]&bit != 0 {
+					break
+				}
+				seen[w] |= bit
+				n++
+			}
+			if n > 0 {
+				of = max(n, int64(x.slots.at(uint32(e.deepest)).depth())+1)
+				sum += e.bytes/of*n + e.bytes%of*n/of
+			}
+		}
+		x.mu.RUnlock()
+	}
+	return sum
+}
+
 // Grant promises that a block and all before it in its chain survive cleaning until
 // r.Until, unless deleted or damaged. NotFound is returned when the block is gone
 // since it was looked up, Quota when the tenant's cap or its share of all leases would be
@@ -143,7 +182,7 @@ func (x *Index) Grant(r LeaseRequest) (skep.LeaseID, error) {
 		return 0, overShare(op, "leases and pins", h.n, left)
 	}
 	until, id := timeOf(r.Until), l.newID()
-	e := &lease{id: id, deepest: r.Deepest, tenant: r.Tenant, pin: r.Pin, until: until}
+	e := &lease{id: id, deepest: r.Deepest, bytes: r.Bytes, tenant: r.Tenant, pin: r.Pin, until: until}
 	s := l.shares[e.share()]
 	more := max(0, r.Bytes-s.bytes)
 	if c := h.caps[k]; c > 0 && more > c-h.bytes[k] {

@@ -88,7 +88,7 @@ func (s many) probe(ctx context.Context, now time.Time, sp *space, salt skep.Sal
 	}
 	keys := []skep.Key{runs[0][0]} // the caller's are its own when it returns
 	e := s.aside(ctx, n, func(ctx context.Context) {
-		_, err := s.part(ctx, sp, salt, n, keys, ask{lease: skep.NoLease})
+		_, err := s.part(skep.Uncounted(ctx), sp, salt, n, keys, ask{lease: skep.NoLease})
 		c.End(time.Now(), err == nil)
 	})
 	if e == nil {

@@ -58,11 +58,10 @@ func (s many) Lookup(ctx context.Context, r *skep.LookupRequest) (skep.LookupRes
 
 // LookupRuns implements skep.PrefixFinder.
 func (s many) LookupRuns(ctx context.Context, r *skep.RunsRequest) (out skep.RunsResult, err error) {
-	const op = "lookup of runs"
 	if err := r.Validate(); err != nil {
 		return out, err
 	}
-	found, lease, denied, err := s.look(ctx, op, r.Scope, r.Runs, ask{r.Lease, r.Tiers, r.Cost})
+	found, lease, denied, err := s.look(ctx, "lookup of runs", r.Scope, r.Runs, ask{r.Lease, r.Tiers, r.Cost})
 	if err != nil {
 		return out, err
 	}
@@ -82,11 +81,13 @@ func (s many) look(ctx context.Context, op string, sc skep.Scope, runs [][]skep.
 	if found, err = s.find(ctx, sp, sc.Salt, runs, a); err != nil {
 		return nil, l, false, err
 	}
-	s.count.lookups.Add(int64(len(runs)))
-	some := false
+	some, counts := false, skep.Counts(ctx)
 	for _, f := range found {
-		s.count.keys.Add(int64(len(f.keys)))
-		s.count.hits.Add(int64(f.Blocks))
+		if counts {
+			s.count.lookups.Add(1)
+			s.count.keys.Add(int64(len(f.keys)))
+			s.count.hits.Add(int64(f.Blocks))
+		}
 		some, denied = some || f.Blocks > 0, denied || f.LeaseDenied
 		if n := f.Blocks; n > 0 && sp.group > 1 {
 			last := f.spans[len(f.spans)-1]

@@ -328,7 +328,7 @@ func (s many) dropTail(ctx context.Context, sp *space, salt skep.Salt, tail skep
 }
 
 func (s many) dropTailOf(ctx context.Context, n *node, sp *space, salt skep.Salt, tail skep.Key) error {
-	r, err := s.part(ctx, sp, salt, n, []skep.Key{tail}, ask{lease: skep.NoLease})
+	r, err := s.part(skep.Uncounted(ctx), sp, salt, n, []skep.Key{tail}, ask{lease: skep.NoLease})
 	if errors.Is(err, skep.StaleMap) {
 		return nil // the block is stored; its tail goes as others do
 	}

@@ -117,7 +117,6 @@ func (s many) hasOf(ctx context.Context, op string, n *node, sp *space, salt ske
 //
 // Errors: those of Lookup.
 func (s *Store) Holders(ctx context.Context, r *skep.LookupRequest) (skep.LookupResult, map[string]int, error) {
-	const op = "lookup"
 	of := map[string]int{}
 	if err := r.Validate(); err != nil {
 		return skep.LookupResult{}, nil, err
@@ -130,7 +129,7 @@ func (s *Store) Holders(ctx context.Context, r *skep.LookupRequest) (skep.Lookup
 			of[s.now.Load().owner[0].Name] += out.Blocks
 			return out, err
 		}
-		found, _, _, err := m.look(ctx, op, r.Scope, [][]skep.Key{r.Keys}, ask{lease: skep.NoLease, cost: r.Cost})
+		found, _, _, err := m.look(ctx, "lookup", r.Scope, [][]skep.Key{r.Keys}, ask{lease: skep.NoLease, cost: r.Cost})
 		if err != nil {
 			return skep.LookupResult{}, err
 		}

@@ -171,7 +171,7 @@ func (x *session) look(ctx context.Context, sp *space, salt skep.Salt, chains []
 	for i, c := range chains {
 		runs[i] = c.Keys[:c.Blocks.To]
 	}
-	all, err := s.find(ctx, sp, salt, runs, ask{lease: hold})
+	all, err := s.find(skep.Uncounted(ctx), sp, salt, runs, ask{lease: hold})
 	if err != nil {
 		return err
 	}

@@ -39,6 +39,14 @@ func AddDevices(ctx context.Context, o Options, list ...NewDevice) (*Store, erro
 // from then on, and what is stored already is spread over it in the background, or by
 // Rebalance. An error says that the device is not in use; it may be added again then.
 func (s *Store) AddDevice(ctx context.Context, a NewDevice) error {
+	err := addDevice(ctx, s, a)
+	if err == nil {
+		s.opening.TellNamed()
+	}
+	return err
+}
+
+func addDevice(ctx context.Context, s *Store, a NewDevice) error {
 	const op = "add device"
 	if err := s.gate.EnterWrite(ctx, op); err != nil {
 		return err
@@ -71,6 +79,5 @@ func (s *Store) AddDevice(ctx context.Context, a NewDevice) error {
 	s.moving.Kick()
 	s.members.Restamp()
 	s.opening.Stamp(s.ctx, d)
-	s.opening.TellNamed()
 	return nil
 }

@@ -63,10 +63,11 @@ func (s *Store) ReplaceDevice(ctx context.Context, name string, a NewDevice, o M
 	if p, err := s.moving.Remove(ctx, name, dry); err != nil || o.DryRun {
 		return p, err
 	}
-	if err := s.AddDevice(ctx, a); err != nil {
+	if err := addDevice(ctx, s, a); err != nil {
 		return Progress{}, err
 	}
-	return s.RemoveDevice(ctx, name, o)
+	defer s.opening.TellNamed() // whatever became of the old one
+	return s.moving.Remove(ctx, name, o)
 }
 
 // Rebalance spreads what is stored over devices that were added, and returns when they

@@ -97,10 +97,7 @@ func (s *Store) cuts(ctx context.Context, r *skep.RestoreRequest) map[int]recall
 // gives no block without what it continues.
 func (s *Store) missing(ctx context.Context, sp *space, c *skep.Chain, of skep.Range) (from int, ok bool) {
 	keys := c.Keys[:of.To]
-	res, err := s.Store.Lookup(ctx, &skep.LookupRequest{Scope: c.Scope, Keys: keys, Lease: skep.NoLease})
-	if err == nil {
-		s.own.looked(len(keys), res.Blocks)
-	}
+	res, err := s.Store.Lookup(skep.Uncounted(ctx), &skep.LookupRequest{Scope: c.Scope, Keys: keys, Lease: skep.NoLease})
 	if err != nil || res.Blocks >= len(keys) {
 		return 0, false
 	}

@@ -172,17 +172,10 @@ type usage struct {
 
 // own is calls of the node's Store that are this one's, and nobody's who asks for Stats.
 type own struct {
-	mu                  sync.Mutex
-	lookups, keys, hits int64
-	blocks, bytes       int64
-	tiers               map[string]int64 // bytes
-	misses              map[string]int64
-}
-
-func (o *own) looked(keys, found int) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	o.lookups, o.keys, o.hits = o.lookups+1, o.keys+int64(keys), o.hits+int64(found)
+	mu            sync.Mutex
+	blocks, bytes int64
+	tiers         map[string]int64 // bytes
+	misses        map[string]int64
 }
 
 // read notes a chunk, which is a part of a block.
@@ -209,7 +202,6 @@ func (s *Store) Stats(ctx context.Context) (skep.Stats, error) {
 	if err != nil {
 		return st, err
 	}
-	st.Lookups, st.LookupKeys, st.LookupHits = st.Lookups-o.lookups, st.LookupKeys-o.keys, st.LookupHits-o.hits
 	st.RestoredBlocks, st.RestoredBytes = st.RestoredBlocks-o.blocks, st.RestoredBytes-o.bytes
 	for _, x := range []struct{ of, less map[string]int64 }{{st.RestoreTiers, o.tiers}, {st.RestoreMisses, o.misses}} {
 		for name, n := range x.less {

@@ -27,7 +27,7 @@ func (s *Store) Lookup(ctx context.Context, r *skep.LookupRequest) (skep.LookupR
 		return skep.LookupResult{}, err
 	}
 	defer s.mu.Unlock()
-	found, res := s.lookLocked(n, r)
+	found, res := s.lookLocked(n, r, skep.Counts(ctx))
 	if r.Lease != skep.NoLease && len(found) > 0 {
 		res.Lease, res.LeaseDenied = s.leaseLocked(n.tenant, found, cmp.Or(r.Lease, skep.DefaultLease))
 	}
@@ -49,7 +49,7 @@ func (s *Store) LookupRuns(ctx context.Context, r *skep.RunsRequest) (skep.RunsR
 	var all []*block
 	for i := range r.Runs {
 		one := r.One(i)
-		found, res := s.lookLocked(n, &one)
+		found, res := s.lookLocked(n, &one, skep.Counts(ctx))
 		out.Add(&res)
 		all = append(all, found...)
 	}
@@ -60,7 +60,7 @@ func (s *Store) LookupRuns(ctx context.Context, r *skep.RunsRequest) (skep.RunsR
 }
 
 // lookLocked is a lookup but for its lease.
-func (s *Store) lookLocked(n *namespace, r *skep.LookupRequest) ([]*block, skep.LookupResult) {
+func (s *Store) lookLocked(n *namespace, r *skep.LookupRequest, counts bool) ([]*block, skep.LookupResult) {
 	found := s.prefixLocked(n, r.Scope, r.Keys)
 	res := skep.LookupResult{Blocks: len(found), Pays: true}
 	for _, b := range found {
@@ -75,9 +75,11 @@ func (s *Store) lookLocked(n *namespace, r *skep.LookupRequest) ([]*block, skep.
 		res.Pays = res.Estimate < r.Cost.Of(res.Tokens)
 	}
 	s.touchLocked(found)
-	s.stats.Lookups++
-	s.stats.LookupKeys += int64(len(r.Keys))
-	s.stats.LookupHits += int64(len(found))
+	if counts {
+		s.stats.Lookups++
+		s.stats.LookupKeys += int64(len(r.Keys))
+		s.stats.LookupHits += int64(len(found))
+	}
 	return found, res
 }
 

@@ -331,7 +331,7 @@ func (y *layer) move(ctx context.Context, a, next *arrangement, resumed bool) (i
 	var have func(skep.Key) bool
 	if resumed {
 		have = func(key skep.Key) bool {
-			r, err := k.s.st.Lookup(ctx, &skep.LookupRequest{Scope: k.records, Keys: []skep.Key{key}, Lease: skep.NoLease})
+			r, err := k.s.st.Lookup(skep.Uncounted(ctx), &skep.LookupRequest{Scope: k.records, Keys: []skep.Key{key}, Lease: skep.NoLease})
 			return err == nil && r.Blocks == 1 // else it is written again, which does no harm
 		}
 	}

@@ -77,6 +77,9 @@ func testLeases(t *testing.T, open Open) {
 		st := e.stats()
 		require.Equal(e, before.Leases+1, st.Leases)
 		require.EqualValues(e, 3*c.size(), st.LeasedBytes-before.LeasedBytes)
+		short := e.lookup(&skep.LookupRequest{Scope: c.scope, Keys: c.keys[:2], Lease: skep.MaxLease}).Lease.ID
+		require.Equal(e, st.LeasedBytes, e.stats().LeasedBytes, "a block counts once, however many leases it has")
+		require.NoError(e, e.st.Release(e.ctx, short))
 		require.NoError(e, e.st.Release(e.ctx, l.ID))
 		st = e.stats()
 		require.Equal(e, before.Leases, st.Leases)

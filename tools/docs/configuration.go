@@ -20,10 +20,11 @@ the file is refused, and so is a variable that begins like a setting's or differ
 that ` + "`token_env` or `encryption_key_env`" + ` name, and those that Kubernetes makes of services, are left alone. Sizes are
 ` + "`4096`, `64KiB`, `1.5GiB` or `2GB`, durations `10s` or `1m30s`" + `.
 
-` + "[`skep config show`](cli.md#skep-config)" + ` prints them all, as a file to begin with.
+` + "[`skep config show`](cli.md#skep-config)" + ` prints them all, as a file to begin with. Relative paths in the file start at
+its directory, others at the working directory.
 
-On SIGHUP a running server reads the file again. It takes over credentials, tenants with their limits and shares, and
-keys. Any other setting that changed needs a restart, and the log names it.
+On SIGHUP a running server reads the file again: credentials, tenants with limits and shares, and keys. Any other
+setting that changed needs a restart, and the log names it.
 
 ## Settings
 

@@ -407,6 +407,7 @@ func (db *database) deleteLocked(ctx context.Context, keys [][]byte, which func(
 	if !db.made.Load() {
 		return 0, nil
 	}
+	ctx = skep.Uncounted(ctx) // who deletes asks nothing
 	heads, errs := db.stored(ctx, keys, false)
 	now := db.clock()
 	n := 0

@@ -82,6 +82,7 @@ func withoutRepeat(keys [][]byte) int {
 // setOnce stores ops of different keys, their heads together in one put.
 // REQUIRES: the locks of keys.
 func (db *database) setOnce(ctx context.Context, ops []*setOp, keys [][]byte) {
+	ctx = skep.Uncounted(ctx) // who sets asks nothing
 	now := db.clock()
 	old, oldErrs := db.stored(ctx, keys, false)
 	var heads, before []*head
@@ -166,6 +167,7 @@ func (db *database) dropValue(op *setOp) {
 // it had one. A time that has passed deletes it.
 func (db *database) expire(ctx context.Context, key []byte, expiry int64, when func(*head) bool) (there, had, changed bool, err error) {
 	defer db.lock(key)()
+	ctx = skep.Uncounted(ctx)
 	h, err := db.head(ctx, key)
 	if err != nil {
 		if isMiss(err) {

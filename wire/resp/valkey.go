@@ -112,7 +112,7 @@ func (db *database) tier(ctx context.Context, h *head) (string, error) {
 	if h.piece == 0 {
 		r.Namespace, r.Keys = db.heads, []skep.Key{skep.KeyOf(h.key)}
 	}
-	found, err := db.store.Lookup(ctx, r)
+	found, err := db.store.Lookup(skep.Uncounted(ctx), r)
 	switch {
 	case err != nil:
 		return "", err

@@ -17,7 +17,6 @@ type Promise struct {
 	FP       index.Fingerprint // of the deepest block
 	Blocks   int               // leading blocks covered
 	Until    time.Time
-	Bytes    int64
 }
 
 // Chain is who asks how much of it a lease covers.
@@ -41,7 +40,7 @@ type Table struct {
 
 type row struct {
 	ids      []leased
-	promises Promise // the last, which covers most, with the bytes of all
+	promises Promise // the last, which covers most
 	runs     *Runs   // of a lookup of runs; nil: promises says all
 }
 
@@ -89,16 +88,15 @@ func (l *Table) Add(lease, id skep.LeaseID, p Promise) {
 		l.m[lease] = r
 	}
 	r.ids = append(r.ids, leased{id, p.FP})
-	p.Bytes += r.promises.Bytes
 	r.promises = p
 }
 
-// Cover says what a lease of many runs covers, and how much that is in bytes.
-func (l *Table) Cover(lease skep.LeaseID, v *Runs, bytes int64) {
+// Cover says what a lease of many runs covers.
+func (l *Table) Cover(lease skep.LeaseID, v *Runs) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if r := l.m[lease]; r != nil {
-		r.runs, r.promises.Bytes = v, bytes
+		r.runs = v
 	}
 }
 
@@ -169,17 +167,16 @@ func (l *Table) Release(id skep.LeaseID) {
 	}
 }
 
-// Held is how many leases are not over, and the bytes they cover.
+// Held is how many leases are not over, and the bytes of the blocks that they cover, each block once.
 func (l *Table) Held(now time.Time) (n int, bytes int64) {
 	l.mu.Lock()
-	defer l.mu.Unlock()
 	for _, r := range l.m {
 		if r.promises.Until.After(now) {
 			n++
-			bytes += r.promises.Bytes
 		}
 	}
-	return n, bytes
+	l.mu.Unlock()
+	return n, l.x.LeasedBytes(now)
 }
 
 // Len is how many rows are kept: leases of the index's, and what those of many runs cover.

@@ -9,12 +9,10 @@ import (
 )
 
 // Find looks up a chain, or keys one by one where the namespace has no chains.
-func (l *Finder) Find(ns *namespaces.Namespace, t namespaces.Tag, r *skep.LookupRequest) (out skep.LookupResult) {
-	c := l.Count
-	c.Lookups.Add(1)
-	c.LookupKeys.Add(int64(len(r.Keys)))
-	ns.Count.Keys.Add(int64(len(r.Keys)))
-	l.Profile.Saw(ns.Instance, r.Keys)
+func (l *Finder) Find(ns *namespaces.Namespace, t namespaces.Tag, r *skep.LookupRequest, counts bool) (out skep.LookupResult) {
+	if counts {
+		l.Profile.Saw(ns.Instance, r.Keys)
+	}
 	for range lookupTries {
 		if again := l.once(ns, t, r, &out); !again {
 			break
@@ -22,9 +20,19 @@ func (l *Finder) Find(ns *namespaces.Namespace, t namespaces.Tag, r *skep.Lookup
 		l.Leases.Release(out.Lease.ID)
 		out = skep.LookupResult{Pays: true} // a miss, if it is so each time
 	}
-	c.LookupHits.Add(int64(out.Blocks))
-	ns.Count.Hits.Add(int64(out.Blocks))
+	if counts {
+		l.count(ns, 1, len(r.Keys), out.Blocks)
+	}
 	return out
+}
+
+// count notes lookups, how many keys they asked for and how many of these are there.
+func (l *Finder) count(ns *namespaces.Namespace, lookups, keys, hits int) {
+	l.Count.Lookups.Add(int64(lookups))
+	l.Count.LookupKeys.Add(int64(keys))
+	l.Count.LookupHits.Add(int64(hits))
+	ns.Count.Keys.Add(int64(keys))
+	ns.Count.Hits.Add(int64(hits))
 }
 
 // once looks a chain up, or keys one by one. True: a block that it found was gone before it was looked at closely,
@@ -126,7 +134,7 @@ func (l *Finder) grant(ns *namespaces.Namespace, t namespaces.Tag, r *skep.Looku
 		out.Lease = skep.Lease{ID: id, Until: req.Until}
 	}
 	l.Leases.Add(out.Lease.ID, id, leases.Promise{Instance: ns.Instance, Tag: t, FP: fp, Blocks: blocks,
-		Until: req.Until, Bytes: req.Bytes})
+		Until: req.Until})
 	return false
 }
 

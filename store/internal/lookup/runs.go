@@ -8,7 +8,7 @@ import (
 
 // FindRuns looks up run after run, under one lease. It says how many keys were looked up in all, how many were there,
 // and how many bytes these have.
-func (l *Finder) FindRuns(ns *namespaces.Namespace, t namespaces.Tag, r *skep.RunsRequest) (
+func (l *Finder) FindRuns(ns *namespaces.Namespace, t namespaces.Tag, r *skep.RunsRequest, counts bool) (
 	out skep.RunsResult, keys, hits int, bytes int64,
 ) {
 	out.Runs = make([]skep.RunFound, 0, len(r.Runs))
@@ -16,6 +16,9 @@ func (l *Finder) FindRuns(ns *namespaces.Namespace, t namespaces.Tag, r *skep.Ru
 	for i := range r.Runs {
 		one := r.One(i)
 		one.Lease = r.Lease
+		if counts {
+			l.Profile.Saw(ns.Instance, one.Keys)
+		}
 		found := l.run(ns, t, &one, &out)
 		out.Add(&found)
 		keys, hits, bytes = keys+len(one.Keys), hits+found.Blocks, bytes+found.Bytes
@@ -23,20 +26,16 @@ func (l *Finder) FindRuns(ns *namespaces.Namespace, t namespaces.Tag, r *skep.Ru
 			covered.Add(n, l.Names.Fingerprint(ns.Instance, t, one.Keys[n-1]))
 		}
 	}
-	l.Leases.Cover(out.Lease.ID, covered, bytes)
-	c := l.Count
-	c.Lookups.Add(int64(len(r.Runs)))
-	c.LookupKeys.Add(int64(keys))
-	c.LookupHits.Add(int64(hits))
-	ns.Count.Keys.Add(int64(keys))
-	ns.Count.Hits.Add(int64(hits))
+	l.Leases.Cover(out.Lease.ID, covered)
+	if counts {
+		l.count(ns, len(r.Runs), keys, hits)
+	}
 	return out, keys, hits, bytes
 }
 
 // run looks one run up, and adds what it finds to the lease of all.
 func (l *Finder) run(ns *namespaces.Namespace, t namespaces.Tag, r *skep.LookupRequest,
 	all *skep.RunsResult) (out skep.LookupResult) {
-	l.Profile.Saw(ns.Instance, r.Keys)
 	for range lookupTries {
 		out = skep.LookupResult{Lease: all.Lease, LeaseDenied: all.LeaseDenied}
 		again := l.once(ns, t, r, &out)

@@ -13,6 +13,7 @@ import (
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/store/internal/health"
+	"github.com/skepkv/skep/store/internal/paths"
 	"github.com/skepkv/skep/store/internal/space"
 	"github.com/skepkv/skep/store/segment"
 )
@@ -67,7 +68,7 @@ func (m *Set) Written() (n int64) {
 	return n
 }
 
-// Find is the drive of a name: its index, its path, its serial number or the
+// Find is the drive of a name: its index, a path that leads to it, its serial number or the
 // beginning of its id in hexadecimal.
 func (m *Set) Find(op, name string) (*space.Drive, error) {
 	var found []*space.Drive
@@ -79,8 +80,9 @@ func (m *Set) Find(op, name string) (*space.Drive, error) {
 		if d.Removed.Load() {
 			continue
 		}
+		leads := !m.Named && paths.Device(path) == paths.Device(d.Path)
 		id := hex.EncodeToString(d.ID[:])
-		if name == strconv.Itoa(int(d.Index)) || path == d.Path || d.Serial != "" && name == d.Serial || len(name) >= 6 && len(name) <= len(id) && name == id[:len(name)] {
+		if name == strconv.Itoa(int(d.Index)) || path == d.Path || leads || d.Serial != "" && name == d.Serial || len(name) >= 6 && len(name) <= len(id) && name == id[:len(name)] {
 			found = append(found, d)
 		}
 	}

@@ -25,9 +25,9 @@ type Config struct {
 	Bucket          string         `yaml:"bucket" json:"bucket" doc:"which of its buckets"`
 	Prefix          string         `yaml:"prefix" json:"prefix" doc:"of all objects' names: a store's own, or a cluster's"`
 	Region          string         `yaml:"region" json:"region" doc:"empty: the server is asked"`
-	CredentialsFile string         `yaml:"credentials_file" json:"credentials_file" doc:"access key and secret key, a line each; empty: AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or the machine's role"`
-	KeyFile         string         `yaml:"key_file" json:"key_file" doc:"key that objects are encrypted with, 64 hexadecimal digits, the same at every node of a cluster"`
-	OtherKeyFile    string         `yaml:"other_key_file" json:"other_key_file" doc:"is read, too, while keys change"`
+	CredentialsFile string         `yaml:"credentials_file" path:"" json:"credentials_file" doc:"access key and secret key, a line each; empty: AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or the machine's role"`
+	KeyFile         string         `yaml:"key_file" path:"" json:"key_file" doc:"key that objects are encrypted with, 64 hexadecimal digits, the same at every node of a cluster"`
+	OtherKeyFile    string         `yaml:"other_key_file" path:"" json:"other_key_file" doc:"is read, too, while keys change"`
 	DropOther       bool           `yaml:"drop_other" json:"drop_other" doc:"remove its objects"`
 	Namespaces      []string       `yaml:"namespaces" json:"namespaces" doc:"TENANT/NAMESPACE to send; * at its end: all that begin so; unset: all"`
 	Every           units.Duration `yaml:"every" json:"every" doc:"between passes over the blocks, and looks at what other nodes sent; 10ms to 2m30s"`

@@ -11,16 +11,16 @@ import (
 // Config is everything skep serve can be told. The text behind each field is what
 // skep config show prints over it.
 type Config struct {
-	Dir         string `yaml:"dir" flag:"dir" doc:"directory of the store; made when it is not there"`
+	Dir         string `yaml:"dir" path:"" flag:"dir" doc:"directory of the store; made when it is not there"`
 	FileDevices int    `yaml:"file_devices" flag:"file-devices" doc:"how many devices, files in dir, a new store gets; 0: 4, or as it has"`
 	Devices     Paths  `yaml:"devices" flag:"device" doc:"paths of devices, drives or files; empty: files in dir, or as it has"`
 
 	Listen string `yaml:"listen" flag:"listen" doc:"HOST:PORT of the binary protocol; none: not over TCP"`
-	Unix   string `yaml:"unix" flag:"unix" doc:"path of the binary protocol's Unix socket, which shared memory needs; none: no socket; empty: skep.sock in dir"`
+	Unix   string `yaml:"unix" path:"none" flag:"unix" doc:"path of the binary protocol's Unix socket, which shared memory needs; none: no socket; empty: skep.sock in dir"`
 	RESP   string `yaml:"resp" flag:"resp" doc:"HOST:PORT of RESP, for everything that speaks Redis; none: no RESP"`
 	HTTP   string `yaml:"http" flag:"http" doc:"HOST:PORT of the HTTP API, metrics and console; none: no HTTP"`
 
-	Cluster string `yaml:"cluster" flag:"cluster" doc:"file with the map of a cluster, YAML or JSON, whose node this server is; empty: none, or dir is a node's (skep cluster init, add)"`
+	Cluster string `yaml:"cluster" path:"" flag:"cluster" doc:"file with the map of a cluster, YAML or JSON, whose node this server is; empty: none, or dir is a node's (skep cluster init, add)"`
 	Node    string `yaml:"node" flag:"node" doc:"name of the node that this server is, of those in cluster; where listen is the default, it listens at the node's address"`
 
 	Join  JoinConfig  `yaml:"join" doc:"joining a cluster by itself; off while seeds is empty"`
@@ -56,27 +56,27 @@ type StoreConfig struct {
 	WriteBudget       Size   `yaml:"write_budget" flag:"write-budget" doc:"bytes a day that each device may be written, Durable puts aside; 0: any"`
 	ScrubRate         Rate   `yaml:"scrub_rate" doc:"bytes a second of stored data that are read and verified, again and again; 0: never"`
 	BackgroundRate    Rate   `yaml:"background_rate" doc:"bytes a second, at most, moved in the background; 0: what restores leave"`
-	EncryptionKeyFile string `yaml:"encryption_key_file" doc:"keys of all tenants that have none of their own, 64 hexadecimal digits a line, the newest first; empty: their payload is not encrypted"`
+	EncryptionKeyFile string `yaml:"encryption_key_file" path:"" doc:"keys of all tenants that have none of their own, 64 hexadecimal digits a line, the newest first; empty: their payload is not encrypted"`
 	Backend           string `yaml:"backend" doc:"how devices are driven: auto, iouring, pool"`
 }
 
 // TLSConfig names the files of TLS. They are read again when they change.
 type TLSConfig struct {
-	Cert     string   `yaml:"cert" doc:"certificate chain, PEM"`
-	Key      string   `yaml:"key" doc:"its private key, PEM"`
-	ClientCA string   `yaml:"client_ca" doc:"certificates that sign client certificates, PEM; empty: certificates count only when pinned by hash"`
+	Cert     string   `yaml:"cert" path:"" doc:"certificate chain, PEM"`
+	Key      string   `yaml:"key" path:"" doc:"its private key, PEM"`
+	ClientCA string   `yaml:"client_ca" path:"" doc:"certificates that sign client certificates, PEM; empty: certificates count only when pinned by hash"`
 	Plain    []string `yaml:"plain" doc:"ports that stay without TLS: listen, resp, http, redis.lockstep"`
 }
 
 // PeersConfig is how nodes reach each other. Files are read again when they change.
 type PeersConfig struct {
 	Listen string `yaml:"listen" flag:"peer-listen" doc:"HOST:PORT where other nodes reach this one; empty: the peer address that it was founded or added with"`
-	Cert   string `yaml:"cert" doc:"certificate chain, PEM, of this node: for servers and clients, with the host of its peer address; empty: no TLS, and loopback addresses only"`
-	Key    string `yaml:"key" doc:"its private key, PEM"`
-	CA     string `yaml:"ca" doc:"certificates that sign the nodes', PEM, and nobody else's: whoever has one of them may change the map"`
+	Cert   string `yaml:"cert" path:"" doc:"certificate chain, PEM, of this node: for servers and clients, with the host of its peer address; empty: no TLS, and loopback addresses only"`
+	Key    string `yaml:"key" path:"" doc:"its private key, PEM"`
+	CA     string `yaml:"ca" path:"" doc:"certificates that sign the nodes', PEM, and nobody else's: whoever has one of them may change the map"`
 
-	TokenFile string `yaml:"token_file" doc:"file with the token that this node shows the others: of tenant '*', with rights read and write, and admin for FLUSHDB, FLUSHALL and deletions that overtake a repair; empty: none, while there are no credentials"`
-	ServerCA  string `yaml:"server_ca" doc:"certificates that sign those of the nodes' binary ports, PEM; empty: the system's. TLS is spoken to them where this node's own has it"`
+	TokenFile string `yaml:"token_file" path:"" doc:"file with the token that this node shows the others: of tenant '*', with rights read and write, and admin for FLUSHDB, FLUSHALL and deletions that overtake a repair; empty: none, while there are no credentials"`
+	ServerCA  string `yaml:"server_ca" path:"" doc:"certificates that sign those of the nodes' binary ports, PEM; empty: the system's. TLS is spoken to them where this node's own has it"`
 
 	RepairRate  Rate     `yaml:"repair_rate" doc:"bytes a second of copies that this node sends to others that lack them; 0: it sends none"`
 	RepairEvery Duration `yaml:"repair_every" doc:"how often it looks for such copies, beside when the map changes or another node was started; at least 1s"`
@@ -89,7 +89,7 @@ type CredentialConfig struct {
 	Tenant      string    `yaml:"tenant"`
 	Rights      []string  `yaml:"rights"` // read, write, admin
 	TokenSHA256 string    `yaml:"token_sha256,omitempty"`
-	TokenFile   string    `yaml:"token_file,omitempty"`
+	TokenFile   string    `yaml:"token_file,omitempty" path:""`
 	TokenEnv    string    `yaml:"token_env,omitempty"`
 	CertSHA256  string    `yaml:"cert_sha256,omitempty"`
 	CertName    string    `yaml:"cert_name,omitempty"`
@@ -105,7 +105,7 @@ type TenantConfig struct {
 	Connections       int     `yaml:"connections,omitempty"`
 	// The tenant's payload is encrypted on the devices with the first key of this file, or of
 	// this environment variable; at most one of them.
-	EncryptionKeyFile string `yaml:"encryption_key_file,omitempty"`
+	EncryptionKeyFile string `yaml:"encryption_key_file,omitempty" path:""`
 	EncryptionKeyEnv  string `yaml:"encryption_key_env,omitempty"`
 }
 

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 	"reflect"
 	"regexp"
 	"strconv"
@@ -103,8 +104,9 @@ func (f field) set(text string) error {
 const MaxFileBytes = 1 << 20
 
 // Load makes a configuration of defaults, a file (path "": none), an environment as os.Environ gives it, and
-// flags by field path. What is wrong is all in the error. Defaults of sizes follow the memory that
-// the process's control group has.
+// flags by field path. Relative paths are so to the file's directory where the file has them, else to that of the
+// process. What is wrong is all in the error. Defaults of sizes follow the memory that the process's control group
+// has.
 func Load(path string, environ []string, flags map[string]string) (*Config, error) {
 	return loadWithin(memory.Limit(), path, environ, flags)
 }
@@ -119,6 +121,7 @@ func loadWithin(limit int64, path string, environ []string, flags map[string]str
 			return nil, err
 		}
 		wrong = append(wrong, c.merge(path, text)...)
+		c.from(filepath.Dir(path))
 	}
 	vars := variables(environ)
 	wrong = append(wrong, c.misnamed(vars)...)
@@ -217,8 +220,12 @@ func readFile(path string, limit int64) ([]byte, error) {
 	return b, err
 }
 
-// Print writes c as a file that Load reads, each value under what it means.
+// Print writes c as a file that Load reads wherever it lies, each value under what it means.
 func (c *Config) Print(w io.Writer) error {
+	c, err := c.absolute()
+	if err != nil {
+		return err
+	}
 	var node yaml.Node
 	if err := node.Encode(c); err != nil {
 		return err
