@@ -99,15 +99,14 @@ func (p Purge) Validate() error {
 // Hint tells the store what the caller knows about the future of blocks. Zero
 // fields say nothing.
 type Hint struct {
-	// Pin keeps the blocks at least this long, within the tenant's pin budget; at most MaxPin. Pins are not taken back: a
-	// shorter one changes nothing, and a pin ends with its time or with its block (Delete, Purge). Pin for as long as is
-	// sure, and again.
+	// Pin keeps the blocks at least this long, within the tenant's pin budget; at most MaxPin. A shorter one changes
+	// nothing: a pin ends with its time, by Drop, or with its block (Delete, Purge).
 	Pin     time.Duration
 	NextUse time.Duration // expected next use, from now
 	Steps   int           // steps to execution of the program that uses it (KVFlow)
 	TTL     time.Duration // worth nothing after this long (Continuum's time to live)
 	Program string        // whose blocks these are, for Stats.Programs
-	Drop    bool          // worth nothing from now on; not with Pin
+	Drop    bool          // worth nothing from now on, and pinned no more; not with Pin
 }
 
 // Validate refuses a hint that is out of its limits, or says two things.

@@ -106,6 +106,8 @@ func (s *Store) Hint(ctx context.Context, sc skep.Scope, keys []skep.Key, h skep
 			s.pins[b] = struct{}{}
 		}
 		if h.Drop {
+			b.pinned = time.Time{}
+			delete(s.pins, b)
 			s.lru.MoveToBack(b.elem)
 		}
 	}

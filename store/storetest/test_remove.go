@@ -184,6 +184,12 @@ func testHint(t *testing.T, open Open) {
 		b.keys = b.keys[:1]
 		require.NoError(e, pin(b))
 		require.NoError(e, pin(e.chain(e.space(pages4K), 3).put(0, 3)), "another tenant")
+		more := e.chain(n, 3).put(0, 3)
+		requireKind(e, skep.Quota, pin(more))
+		dropped, err := e.st.Hint(e.ctx, a.scope, a.keys, skep.Hint{Drop: true})
+		require.NoError(e, err)
+		require.Equal(e, 3, dropped)
+		require.NoError(e, pin(more), "what is dropped is pinned no more")
 	})
 }
 

@@ -91,7 +91,7 @@ typedef struct {
 	int64_t next_use_ms; /* until they are used next, as expected */
 	int64_t ttl_ms;      /* after which they are worth nothing */
 	int32_t steps;       /* until the program that uses them runs */
-	int32_t drop;        /* 1: they are worth nothing from now on */
+	int32_t drop;        /* 1: they are worth nothing from now on, and pinned no more */
 	const char *program; /* whose they are, in statistics: at most 512 bytes */
 } skep_hints;
 

@@ -73,6 +73,18 @@ func (p *Pins) Pin(tenant uint16, fps []index.Fingerprint, now, until time.Time,
 	return nil
 }
 
+// Lift ends the pins of blocks.
+func (p *Pins) Lift(fps []index.Fingerprint) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, fp := range fps {
+		if v, ok := p.m[fp]; ok {
+			p.x.Release(v.id)
+			delete(p.m, fp)
+		}
+	}
+}
+
 // Expire forgets pins that are over.
 func (p *Pins) Expire(now time.Time) {
 	p.mu.Lock()

@@ -46,6 +46,9 @@ func (l *Finder) applyHint(ns *namespaces.Namespace, fps []index.Fingerprint, h 
 			row.Until = now.Add(stepsLife)
 		}
 	}
+	if h.Drop {
+		l.Pins.Lift(fps)
+	}
 	for _, fp := range fps {
 		if row == (index.Hint{}) {
 			break

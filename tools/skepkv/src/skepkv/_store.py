@@ -357,9 +357,9 @@ class Space:
     ) -> int:
         """Tells of the future of blocks, and says how many are stored: to keep them for `pin` seconds at least, within
         the tenant's pin budget; that they are used next in `next_use` seconds, or when the program that uses them runs,
-        in so many `steps`: they are read ahead; that they are worth nothing after `ttl` seconds, or, with `drop`, now.
-        `program` is whose they are, in statistics. It changes what is kept, never what is right. SkepError 5: no more
-        may be pinned, and nothing is."""
+        in so many `steps`: they are read ahead; that they are worth nothing after `ttl` seconds, or, with `drop`, now:
+        then they are pinned no more. `program` is whose they are, in statistics. It changes what is kept, never what is
+        right. SkepError 5: no more may be pinned, and nothing is."""
         names, out = joined(keys), c.c_uint32()
         h, n = _hints(pin, next_use, ttl, steps, drop, program), len(names) // KEY
         self._scoped(
