@@ -52,13 +52,12 @@ func (s many) usual(of func(n *node) *pace.Line) pace.Others {
 }
 
 // chooser says which of the nodes at places in the map is asked for a group: the one that owes this client least, of
-// restores under way and of what the call asks it for. Slow ones are not, where there is another; they are probed beside
-// the call.
-func (s many) chooser(ctx context.Context, sp *space, salt skep.Salt, runs [][]skep.Key) func(at []uint16) uint16 {
-	kind, asked := s.owner[0].lookups.Kind(), make([]int64, len(s.owner))
-	for i, n := range s.owner {
-		asked[i] = n.owed.Load()
-	}
+// restores under way and of what calls ask it for until they are done. Slow ones are not, where there is another; they
+// are probed beside the call.
+func (s many) chooser(ctx context.Context, sp *space, salt skep.Salt, runs [][]skep.Key) (
+	pick func(at []uint16) *node, done func(),
+) {
+	kind, asked, book := s.owner[0].lookups.Kind(), make([]int64, len(s.owner)), s.owes()
 	group := int64(sp.group) * sp.each()
 	var expect []time.Duration
 	if s.paced(sp) {
@@ -70,11 +69,14 @@ func (s many) chooser(ctx context.Context, sp *space, salt skep.Salt, runs [][]s
 			}
 		}
 	}
-	return func(at []uint16) (x uint16) {
-		x = pace.Choose(kind, at, expect, asked)
-		asked[x] += group
-		return x
-	}
+	return func(at []uint16) *node {
+		for _, x := range at {
+			asked[x] = s.owner[x].owed.Load()
+		}
+		n := s.owner[pace.Choose(kind, at, expect, asked)]
+		book.Owes(n.i, group)
+		return n
+	}, book.Settle
 }
 
 // probe asks a slow node for a block, to see whether it is slow yet, where it is time for that. Nobody waits for it.
@@ -392,7 +394,9 @@ func (s many) askAgain(ctx context.Context, sp *space, salt skep.Salt, runs [][]
 // loose asks for blocks that are together, and are placed by the first one's key.
 func (s many) loose(ctx context.Context, sp *space, salt skep.Salt, keys []skep.Key, a ask) (*node, skep.LookupResult, error) {
 	runs := [][]skep.Key{keys}
-	by := &answer{node: s.owner[s.chooser(ctx, sp, salt, runs)(s.holders(sp, salt, keys[0]))]}
+	pick, done := s.chooser(ctx, sp, salt, runs)
+	defer done()
+	by := &answer{node: pick(s.holders(sp, salt, keys[0]))}
 	groups := []group{{span: span{node: by.node, to: len(keys)}, by: by}}
 	by.groups = []*group{&groups[0]}
 	_, err := s.askFor(ctx, sp, salt, runs, a, groups, []*answer{by})

@@ -184,10 +184,11 @@ func (s many) find(ctx context.Context, sp *space, salt skep.Salt, runs [][]skep
 		total += (len(keys) + sp.group - 1) / sp.group
 	}
 	groups := make([]group, 0, total)
-	pick := s.chooser(ctx, sp, salt, runs)
+	pick, done := s.chooser(ctx, sp, salt, runs)
+	defer done()
 	for r, keys := range runs {
 		for i := 0; i < len(keys); i += sp.group {
-			n := s.owner[pick(s.holders(sp, salt, keys[i]))]
+			n := pick(s.holders(sp, salt, keys[i]))
 			x := span{node: n, head: i, from: i, to: min(i+sp.group, len(keys))}
 			if by[n.i] == nil {
 				by[n.i] = &answer{node: n}

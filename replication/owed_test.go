@@ -1,9 +1,15 @@
 package replication
 
 import (
+	"slices"
+	"sync"
+	"testing/synctest"
+	"time"
+
 	"context"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/skepkv/skep"
@@ -80,4 +86,38 @@ func TestTheNodeThatOwesLeastIsAsked(t *testing.T) {
 	_, err = restore(over, 2)
 	require.Error(t, err)
 	nothing("what did not begin")
+}
+
+// Lookups at once see what the others have asked for, which is what restores are about to load.
+func TestLookupsAtOnceAreSpread(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		const chains, group = 300, 4
+		r := clusterOf(t, twice(3, group), skep.Cache)
+		for i := range chains {
+			r.put(chainOf(i, group), 0, group)
+		}
+		for _, n := range r.nodes {
+			n.runs.Store(0)
+			n.lag.Store(int64(time.Millisecond))
+		}
+		var wait sync.WaitGroup
+		for i := range chains {
+			wait.Go(func() {
+				q := &skep.LookupRequest{Scope: r.scope(), Keys: chainOf(i, group), Lease: time.Minute}
+				found, err := r.Lookup(t.Context(), q)
+				assert.NoError(t, err)
+				assert.Equal(t, group, found.Blocks)
+			})
+		}
+		wait.Wait()
+		var asked []int64
+		for _, n := range r.nodes {
+			asked = append(asked, n.runs.Load())
+		}
+		require.LessOrEqual(t, slices.Max(asked)-slices.Min(asked), int64(2), "%v", asked)
+		for _, n := range r.now.Load().nodes {
+			require.Zero(t, n.owed.Load())
+		}
+	})
 }
