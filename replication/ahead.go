@@ -8,6 +8,7 @@ import (
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/replication/errand"
+	"github.com/skepkv/skep/replication/owed"
 	"github.com/skepkv/skep/replication/pace"
 )
 
@@ -57,7 +58,7 @@ func (s many) usual(of func(n *node) *pace.Line) pace.Others {
 func (s many) chooser(ctx context.Context, sp *space, salt skep.Salt, runs [][]skep.Key) (
 	pick func(at []uint16) *node, done func(),
 ) {
-	kind, asked, book := s.owner[0].lookups.Kind(), make([]int64, len(s.owner)), s.owes()
+	kind, asked, book := s.owner[0].lookups.Kind(), make([]int64, len(s.owner)), owed.New(s.debts)
 	group := int64(sp.group) * sp.each()
 	var expect []time.Duration
 	if s.paced(sp) {

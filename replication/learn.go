@@ -243,6 +243,9 @@ func (v *view) ready() {
 			v.live = append(v.live, n)
 		}
 	}
+	for _, n := range v.nodes {
+		v.debts = append(v.debts, &n.owed)
+	}
 	v.near = slices.Clone(v.live)
 	remote := func(n *node) int {
 		if _, far := skep.As[*wire.Client](n.st); far {

@@ -56,7 +56,7 @@ type waiting struct {
 
 func newSession(s many, r *skep.RestoreRequest) *session {
 	return &session{st: s, sums: r.Sums, window: r.Window, loads: map[*load]struct{}{}, active: make([]int, len(s.nodes)),
-		owed:  s.owes(),
+		owed:  owed.New(s.debts),
 		retry: make([][]*work, len(s.nodes)), more: make(chan struct{}, 1)}
 }
 
@@ -69,15 +69,6 @@ func (x *session) begin() error {
 	}
 	x.schedule()
 	return nil
-}
-
-// owes is a session's book of what the nodes owe it.
-func (v *view) owes() owed.Book {
-	totals := make([]*owed.Total, len(v.nodes))
-	for i, n := range v.nodes {
-		totals[i] = &n.owed
-	}
-	return owed.New(totals)
 }
 
 func (x *session) signal() {

@@ -84,10 +84,11 @@ var _ skep.Store = (*Store)(nil)
 // view is the cluster as a map says. Calls keep the one that they began with.
 type view struct {
 	of    *clustermap.Map
-	nodes []*node // those of earlier maps, too: a later view has all of an earlier one at their places
-	owner []*node // in the map's order
-	live  []*node // owner, but for those that the map says are down
-	near  []*node // live, those in this process first
+	nodes []*node       // those of earlier maps, too: a later view has all of an earlier one at their places
+	owner []*node       // in the map's order
+	live  []*node       // owner, but for those that the map says are down
+	near  []*node       // live, those in this process first
+	debts []*owed.Total // of nodes
 	table *placement.Table
 	bound bool // there is no map, and calls are not for a server of no cluster
 }
