@@ -10,6 +10,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -43,6 +44,7 @@ func BenchmarkLinks(b *testing.B) {
 	n := newNetwork(b)
 	sizes := []int{1, 3, 5}
 	var workers []*worker
+	var clusters []*cluster
 	for _, nodes := range sizes {
 		c := newCluster(b, n, nodes, []string{""}, "never")
 		token, err := os.ReadFile(c.token("engine"))
@@ -59,13 +61,21 @@ func BenchmarkLinks(b *testing.B) {
 		_, err = w.tell("fill")
 		require.NoError(b, err)
 		workers = append(workers, w)
+		clusters = append(clusters, c)
 	}
 	got := map[string][]float64{}
 	for b.Loop() {
 		for i, w := range workers {
 			for _, what := range []string{"raw", "restore"} {
+				before := clusters[i].sent()
 				said, err := w.tell(what)
 				require.NoError(b, err)
+				sum, most := 0.0, 0.0
+				for k, bytes := range clusters[i].sent() {
+					sum, most = sum+bytes-before[k], max(most, bytes-before[k])
+				}
+				skew := fmt.Sprint(sizes[i], " ", what, " busiest")
+				got[skew] = append(got[skew], most/sum*float64(sizes[i]))
 				rate, err := strconv.ParseFloat(said, 64)
 				require.NoError(b, err)
 				key := fmt.Sprint(sizes[i], " ", what)
@@ -79,12 +89,28 @@ func BenchmarkLinks(b *testing.B) {
 			slices.Sort(list)
 			median := list[len(list)/2]
 			b.ReportMetric(median/1e6, fmt.Sprintf("MB/s-%s-%d", what, nodes))
+			skew := got[fmt.Sprint(nodes, " ", what, " busiest")]
+			slices.Sort(skew)
+			b.ReportMetric(skew[len(skew)/2], fmt.Sprintf("busiest÷mean-%s-%d", what, nodes))
 			one := got[fmt.Sprint(sizes[0], " ", what)]
 			if i > 0 {
 				b.ReportMetric(median/one[len(one)/2]/float64(nodes), fmt.Sprintf("of-linear-%s-%d", what, nodes))
 			}
 		}
 	}
+}
+
+// sent is how many bytes each node has sent.
+func (c *cluster) sent() (out []float64) {
+	for _, n := range c.nodes {
+		args := n.host.inside("cat", "/sys/class/net/eth0/statistics/tx_bytes")
+		said, err := exec.Command(args[0], args[1:]...).Output()
+		require.NoError(c.t, err)
+		bytes, err := strconv.ParseFloat(strings.TrimSpace(string(said)), 64)
+		require.NoError(c.t, err)
+		out = append(out, bytes)
+	}
+	return out
 }
 
 // sendRaw serves a plain stream to whoever connects.
