@@ -54,6 +54,7 @@ type Stats struct {
 	Work     []WorkStats    `json:"work"`     // in the background, now
 
 	Devices []DeviceStats `json:"devices"` // drives of the store
+	ToName  []string      `json:"to_name"` // paths of Devices, where the store was told to open others: its settings should name these; else none
 	Memory  []MemoryStats `json:"memory"`  // what memory is held for
 }
 

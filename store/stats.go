@@ -58,7 +58,7 @@ func (s *Store) Stats(ctx context.Context) (skep.Stats, error) {
 	// Where the room for blocks is not known, it is what there is now.
 	st.Reuse = s.profile.Stats(st.Blocks, st.BlockBytes, s.options.CacheBytes, cmp.Or(s.space.RoomBytes(), st.DeviceBytes))
 	st.Tenants, st.Programs, st.Work = s.lookups.Tenants(), s.lookups.Programs.Snapshot(), s.works.Snapshot()
-	st.Memory = s.memoryTable()
+	st.Memory, st.ToName = s.memoryTable(), s.opening.ToName()
 	return st, nil
 }
 

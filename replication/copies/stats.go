@@ -33,6 +33,9 @@ func AddStats(to, of *skep.Stats, name string) {
 		d.Index, d.Path = len(to.Devices), name+":"+d.Path
 		to.Devices = append(to.Devices, d)
 	}
+	for _, path := range of.ToName {
+		to.ToName = append(to.ToName, name+":"+path)
+	}
 	for _, m := range of.Memory {
 		m.Name = name + ": " + m.Name
 		to.Memory = append(to.Memory, m)

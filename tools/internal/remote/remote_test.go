@@ -275,6 +275,27 @@ func TestStatusOfWhatIsNotWell(t *testing.T) {
 	assert.NotRegexp(t, `(?m)^state +ok`, o.Stdout)
 }
 
+// renamed is a store that has other drives than it was told to open.
+type renamed struct{ *memstore.Store }
+
+func (r renamed) Stats(ctx context.Context) (skep.Stats, error) {
+	st, err := r.Store.Stats(ctx)
+	st.ToName = []string{"/dev/nvme1n1", "/dev/nvme2n1"}
+	return st, err
+}
+
+// A server whose settings name other drives than its store has is well, and status says what to write there.
+func TestStatusSaysWhichDrivesToName(t *testing.T) {
+	t.Parallel()
+	s := begin(t, renamed{memory(t)}, nil)
+	o := at(t, s.at["wire"], "status")
+	assert.Zero(t, o.Code, o.Stderr)
+	assert.Contains(t, o.Stdout, "write devices: [/dev/nvme1n1, /dev/nvme2n1]")
+	assert.Equal(t, []any{"/dev/nvme1n1", "/dev/nvme2n1"}, at(t, s.at["wire"], "status", "--json").OK(t)["to_name"])
+	s = begin(t, memory(t), nil)
+	assert.NotContains(t, at(t, s.at["wire"], "status").Stdout, "settings")
+}
+
 // full is a store that takes no more.
 type full struct{ *memstore.Store }
 

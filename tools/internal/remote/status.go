@@ -30,6 +30,7 @@ type StatusResult struct {
 	Lookups       int64         `json:"lookups"`        // since the store was opened
 	HitRatio      float64       `json:"hit_ratio"`      // keys found ÷ keys looked up, since then
 	Devices       []DeviceRow   `json:"devices"`        // drives of the store
+	ToName        []string      `json:"to_name"`        // their paths, where settings name others: these should be named; else none
 	Unhealthy     []string      `json:"unhealthy"`      // drives fenced or dead, nodes that do not answer, in words
 	Jobs          []httpapi.Job `json:"jobs"`           // background work
 }
@@ -173,7 +174,7 @@ func (r *remote) silentNodes(ctx context.Context, s *StatusResult) error {
 func statusOf(server string, st *skep.Stats) *StatusResult {
 	s := &StatusResult{Server: server, State: st.State, Blocks: st.Blocks, BlockBytes: st.BlockBytes, DeviceBytes: st.DeviceBytes,
 		CapacityBytes: st.CapacityBytes, FreeGroups: st.FreeGroups, Groups: st.Groups, Lookups: st.Lookups,
-		Devices: []DeviceRow{}, Unhealthy: []string{}, Jobs: []httpapi.Job{}}
+		Devices: []DeviceRow{}, ToName: append([]string{}, st.ToName...), Unhealthy: []string{}, Jobs: []httpapi.Job{}}
 	if st.LookupKeys > 0 {
 		s.HitRatio = float64(st.LookupHits) / float64(st.LookupKeys)
 	}
@@ -217,6 +218,9 @@ func statusText(w io.Writer, s *StatusResult) {
 	}
 	for _, d := range s.Unhealthy {
 		rows = append(rows, command.Row("NOT WELL", d))
+	}
+	if len(s.ToName) > 0 {
+		rows = append(rows, command.Row("settings", "they name other drives: before the next start "+command.NameDevices(s.ToName)))
 	}
 	for _, j := range s.Jobs {
 		if j.State == "idle" {
