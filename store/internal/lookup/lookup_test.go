@@ -400,16 +400,28 @@ func TestTenantsAreListedByWhatTheyHold(t *testing.T) {
 	require.Equal(t, "B", list[shownTenants-1].Name, "who holds nothing comes last")
 }
 
-// Who asks for a reason of its own finds the same, and is not counted.
+// Who asks for a reason of its own finds the same, and is not counted; nor is who asks for the rest of what was, and that
+// is a use of the keys.
 func TestQuestionsOfNoReaderAreNotCounted(t *testing.T) {
 	t.Parallel()
 	s := newShelf(t, index.Config{})
+	var err error
+	s.Profile, err = observe.NewProfile(1 << 10)
+	require.NoError(t, err)
 	ns := s.namespace(t, "n", blockBytes)
 	keys := keysOf(8)
 	s.put(t, ns, namespaces.Tag{}, keys[:5], blockBytes, 0)
-	require.Equal(t, 5, s.Find(ns, namespaces.Tag{}, &skep.LookupRequest{Keys: keys, Lease: skep.NoLease}, false, false).Blocks)
-	_, asked, hits, _ := s.FindRuns(ns, namespaces.Tag{}, &skep.RunsRequest{Runs: [][]skep.Key{keys}, Lease: skep.NoLease}, false, false)
-	require.Equal(t, []int{8, 5}, []int{asked, hits})
-	require.Zero(t, s.Count.Lookups.Load())
-	require.Zero(t, s.Count.LookupKeys.Load()+s.Count.LookupHits.Load()+ns.Count.Keys.Load()+ns.Count.Hits.Load())
+	for _, uses := range []bool{false, true} {
+		require.Equal(t, 5, s.Find(ns, namespaces.Tag{}, &skep.LookupRequest{Keys: keys, Lease: skep.NoLease}, false, uses).Blocks)
+		_, asked, hits, _ := s.FindRuns(ns, namespaces.Tag{}, &skep.RunsRequest{Runs: [][]skep.Key{keys}, Lease: skep.NoLease}, false, uses)
+		require.Equal(t, []int{8, 5}, []int{asked, hits})
+		require.Zero(t, s.Count.Lookups.Load())
+		require.Zero(t, s.Count.LookupKeys.Load()+s.Count.LookupHits.Load()+ns.Count.Keys.Load()+ns.Count.Hits.Load())
+		seen := s.Profile.Snapshot(0, 0, 0).References
+		if uses {
+			require.EqualValues(t, 16, seen)
+		} else {
+			require.Zero(t, seen)
+		}
+	}
 }
