@@ -12,6 +12,7 @@ func AddStats(to, of *skep.Stats, name string) {
 		of int64
 	}{
 		{&to.Blocks, of.Blocks}, {&to.BlockBytes, of.BlockBytes}, {&to.CapacityBytes, of.CapacityBytes}, {&to.DeviceBytes, of.DeviceBytes},
+		{&to.RoomBytes, of.RoomBytes},
 		{&to.PutBlocks, of.PutBlocks}, {&to.PutBytes, of.PutBytes}, {&to.PutExists, of.PutExists}, {&to.PutDiffers, of.PutDiffers},
 		{&to.RestoredBlocks, of.RestoredBlocks}, {&to.RestoredBytes, of.RestoredBytes}, {&to.CopiedBytes, of.CopiedBytes},
 		{&to.JoinedBytes, of.JoinedBytes}, {&to.KeptBytes, of.KeptBytes}, {&to.BrokenPromises, of.BrokenPromises},

@@ -296,6 +296,30 @@ func TestStatusSaysWhichDrivesToName(t *testing.T) {
 	assert.NotContains(t, at(t, s.at["wire"], "status").Stdout, "settings")
 }
 
+// roomy is a store whose room is known, and whose blocks have one copy or two.
+type roomy struct{ *memstore.Store }
+
+func (r roomy) Stats(ctx context.Context) (skep.Stats, error) {
+	st, err := r.Store.Stats(ctx)
+	st.RoomBytes = 300e6
+	return st, err
+}
+
+func (r roomy) Namespaces(context.Context) ([]skep.NamespaceInfo, error) {
+	return []skep.NamespaceInfo{{NamespaceSpec: skep.NamespaceSpec{Copies: 2}}, {NamespaceSpec: skep.NamespaceSpec{Copies: 1}}, {NamespaceSpec: skep.NamespaceSpec{Copies: 2}}}, nil
+}
+
+// What a store has room for is told with every copy counted, and with the copies that its namespaces have.
+func TestStatusSaysWhatFits(t *testing.T) {
+	t.Parallel()
+	s := begin(t, roomy{memory(t)}, nil)
+	r := at(t, s.at["wire"], "status", "--json").OK(t)
+	assert.EqualValues(t, 300e6, r["room_bytes"])
+	assert.Equal(t, []any{map[string]any{"copies": 1., "bytes": 300e6}, map[string]any{"copies": 2., "bytes": 150e6}}, r["fits"])
+	text := at(t, s.at["wire"], "status").Stdout
+	assert.Contains(t, text, "300 MB of payload at most, every copy counted; 150 MB of blocks with 2 copies")
+}
+
 // full is a store that takes no more.
 type full struct{ *memstore.Store }
 
