@@ -17,8 +17,8 @@ func Uncounted(ctx context.Context) context.Context {
 	return context.WithValue(ctx, countsIn{}, inNothing)
 }
 
-// Continued is Uncounted but for Reuse, for lookups of the rest of what one that counted has found the beginning of, such
-// as the pieces of a value. What is uncounted stays so.
+// Continued is Uncounted but for Reuse, for lookups of the rest of what one that counted has found the beginning of,
+// such as the pieces of a value. What is uncounted stays so.
 func Continued(ctx context.Context) context.Context {
 	if !Counts(ctx) {
 		return ctx

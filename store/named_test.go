@@ -126,7 +126,7 @@ func TestDevicesMayNameADriveThatWasTakenOut(t *testing.T) {
 	changed(t, o, func(*Store) error { return nil })
 }
 
-// Stats say which devices the settings should name, from the change on. A device that has the place of another one back,
+// Stats say which devices the settings should name, from the change on. A device that has the place of another one,
 // by whatever name, is the one that is named.
 func TestStatsSayWhichDevicesToName(t *testing.T) {
 	t.Parallel()

@@ -10,8 +10,8 @@ import (
 	"github.com/skepkv/skep"
 )
 
-// Of drives of several sizes each counts as much as the smallest: that is the room that Stats tell of, with every copy of
-// a block counted, whatever the cap and the sizes. The rest of a large drive holds nothing.
+// Of drives of several sizes each counts as much as the smallest: that is the room that Stats tell of, with every copy
+// of a block counted, whatever the cap and the sizes. The rest of a large drive holds nothing.
 func TestTheRoomOfUnevenDrives(t *testing.T) {
 	t.Parallel()
 	for _, copies := range []int{1, 2} {

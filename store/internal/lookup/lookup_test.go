@@ -144,7 +144,7 @@ func TestAChainIsFoundAsFarAsItGoes(t *testing.T) {
 
 	other := append([]skep.Key{skep.KeyOf([]byte("another"))}, keys...)
 	require.Zero(t, s.Find(ns, namespaces.Tag{}, &skep.LookupRequest{Keys: other}, true, true).Blocks)
-	require.Zero(t, s.Find(ns, namespaces.Tag{9}, &skep.LookupRequest{Keys: keys}, true, true).Blocks, "under another salt")
+	require.Zero(t, s.Find(ns, namespaces.Tag{9}, &skep.LookupRequest{Keys: keys}, true, true).Blocks, "another salt")
 	require.EqualValues(t, 3, s.Count.Lookups.Load())
 	require.EqualValues(t, 8+9+8, ns.Count.Keys.Load())
 	require.EqualValues(t, 5, ns.Count.Hits.Load())
@@ -400,8 +400,8 @@ func TestTenantsAreListedByWhatTheyHold(t *testing.T) {
 	require.Equal(t, "B", list[shownTenants-1].Name, "who holds nothing comes last")
 }
 
-// Who asks for a reason of its own finds the same, and is not counted; nor is who asks for the rest of what was, and that
-// is a use of the keys.
+// Who asks for a reason of its own finds the same, and is not counted; nor is who asks for the rest of what was,
+// and that is a use of the keys.
 func TestQuestionsOfNoReaderAreNotCounted(t *testing.T) {
 	t.Parallel()
 	s := newShelf(t, index.Config{})
@@ -412,8 +412,10 @@ func TestQuestionsOfNoReaderAreNotCounted(t *testing.T) {
 	keys := keysOf(8)
 	s.put(t, ns, namespaces.Tag{}, keys[:5], blockBytes, 0)
 	for _, uses := range []bool{false, true} {
-		require.Equal(t, 5, s.Find(ns, namespaces.Tag{}, &skep.LookupRequest{Keys: keys, Lease: skep.NoLease}, false, uses).Blocks)
-		_, asked, hits, _ := s.FindRuns(ns, namespaces.Tag{}, &skep.RunsRequest{Runs: [][]skep.Key{keys}, Lease: skep.NoLease}, false, uses)
+		one := &skep.LookupRequest{Keys: keys, Lease: skep.NoLease}
+		require.Equal(t, 5, s.Find(ns, namespaces.Tag{}, one, false, uses).Blocks)
+		all := &skep.RunsRequest{Runs: [][]skep.Key{keys}, Lease: skep.NoLease}
+		_, asked, hits, _ := s.FindRuns(ns, namespaces.Tag{}, all, false, uses)
 		require.Equal(t, []int{8, 5}, []int{asked, hits})
 		require.Zero(t, s.Count.Lookups.Load())
 		require.Zero(t, s.Count.LookupKeys.Load()+s.Count.LookupHits.Load()+ns.Count.Keys.Load()+ns.Count.Hits.Load())

@@ -63,7 +63,7 @@ func (p *Opening) here(rows []catalog.DeviceState) (list []string) {
 	return list
 }
 
-// ToName are the paths of the drives, where others were named at the open: to be named from now on. Else there are none.
+// ToName are the paths of the drives, to be named from now on, where others were named at the open; else none.
 func (p *Opening) ToName() []string {
 	if list := p.toName.Load(); list != nil {
 		return *list
@@ -71,8 +71,8 @@ func (p *Opening) ToName() []string {
 	return nil
 }
 
-// noteNamed compares the drives with those that were named at the open, by what the paths lead to, and says whether they
-// are others.
+// noteNamed compares the drives with those that were named at the open, by what the paths lead to, and says whether
+// they are others.
 func (p *Opening) noteNamed() (others bool) {
 	named := append(slices.Clone(p.Devices), p.oldNames...)
 	if len(named) == 0 {
@@ -98,7 +98,7 @@ func (p *Opening) isOne(a, b string) bool {
 	return a == b || !p.Own && paths.Device(a) == paths.Device(b)
 }
 
-// TellNamed logs, once a drive was added or taken out, where the drives are no longer those that were named at the open.
+// TellNamed logs, once a drive was added or taken out, where the drives are not those that were named at the open.
 func (p *Opening) TellNamed() {
 	if p.noteNamed() {
 		p.Log.Warn("the store has other devices than it was told to open: name these from now on, or none",

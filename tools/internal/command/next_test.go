@@ -35,7 +35,8 @@ func TestNextStepOfSystemErrors(t *testing.T) {
 // A copy of a store that names the original's devices takes them: the next step is not about sizes of blocks.
 func TestTheNextStepForADeviceThatACopyHas(t *testing.T) {
 	t.Parallel()
-	next := command.NextStep(&skep.Error{Op: "open device", Kind: skep.Conflict, Field: "/drives/a", Value: "taken by a copy"})
+	taken := &skep.Error{Op: "open device", Kind: skep.Conflict, Field: "/drives/a", Value: "taken by a copy"}
+	next := command.NextStep(taken)
 	assert.Contains(t, next, "copies of its devices")
 	assert.Contains(t, command.NextStep(&skep.Error{Op: "open namespace", Kind: skep.Conflict}), "block size")
 }

@@ -306,7 +306,10 @@ func (r roomy) Stats(ctx context.Context) (skep.Stats, error) {
 }
 
 func (r roomy) Namespaces(context.Context) ([]skep.NamespaceInfo, error) {
-	return []skep.NamespaceInfo{{NamespaceSpec: skep.NamespaceSpec{Copies: 2}}, {NamespaceSpec: skep.NamespaceSpec{Copies: 1}}, {NamespaceSpec: skep.NamespaceSpec{Copies: 2}}}, nil
+	with := func(copies int) skep.NamespaceInfo {
+		return skep.NamespaceInfo{NamespaceSpec: skep.NamespaceSpec{Copies: copies}}
+	}
+	return []skep.NamespaceInfo{with(2), with(1), with(2)}, nil
 }
 
 // What a store has room for is told with every copy counted, and with the copies that its namespaces have.
@@ -315,7 +318,8 @@ func TestStatusSaysWhatFits(t *testing.T) {
 	s := begin(t, roomy{memory(t)}, nil)
 	r := at(t, s.at["wire"], "status", "--json").OK(t)
 	assert.EqualValues(t, 300e6, r["room_bytes"])
-	assert.Equal(t, []any{map[string]any{"copies": 1., "bytes": 300e6}, map[string]any{"copies": 2., "bytes": 150e6}}, r["fits"])
+	once, twice := map[string]any{"copies": 1., "bytes": 300e6}, map[string]any{"copies": 2., "bytes": 150e6}
+	assert.Equal(t, []any{once, twice}, r["fits"])
 	text := at(t, s.at["wire"], "status").Stdout
 	assert.Contains(t, text, "300 MB of payload at most, every copy counted; 150 MB of blocks with 2 copies")
 }

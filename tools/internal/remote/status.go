@@ -26,14 +26,14 @@ type StatusResult struct {
 	BlockBytes    int64         `json:"block_bytes"`    // payload of them, one copy each (bytes)
 	DeviceBytes   int64         `json:"device_bytes"`   // size of the drives, as far as they are allotted (bytes)
 	CapacityBytes int64         `json:"capacity_bytes"` // the cap that was set on it; 0: none (bytes)
-	RoomBytes     int64         `json:"room_bytes"`     // payload there is room for, every copy counted; 0: not known (bytes)
+	RoomBytes     int64         `json:"room_bytes"`     // payload there is room for, all copies counted; 0: unknown (bytes)
 	Fits          []Fit         `json:"fits"`           // the same in blocks, by the copies that namespaces have
 	FreeGroups    int           `json:"free_groups"`    // stripe groups that are free
 	Groups        int           `json:"groups"`         // stripe groups in use
 	Lookups       int64         `json:"lookups"`        // since the store was opened
 	HitRatio      float64       `json:"hit_ratio"`      // keys found ÷ keys looked up, since then
 	Devices       []DeviceRow   `json:"devices"`        // drives of the store
-	ToName        []string      `json:"to_name"`        // their paths, where settings name others: these should be named; else none
+	ToName        []string      `json:"to_name"`        // to be named in the settings, where these name others; else none
 	Unhealthy     []string      `json:"unhealthy"`      // drives fenced or dead, nodes that do not answer, in words
 	Jobs          []httpapi.Job `json:"jobs"`           // background work
 }
@@ -256,7 +256,8 @@ func statusText(w io.Writer, s *StatusResult) {
 		rows = append(rows, command.Row("NOT WELL", d))
 	}
 	if len(s.ToName) > 0 {
-		rows = append(rows, command.Row("settings", "they name other drives: before the next start "+command.NameDevices(s.ToName)))
+		say := "they name other drives: before the next start " + command.NameDevices(s.ToName)
+		rows = append(rows, command.Row("settings", say))
 	}
 	for _, j := range s.Jobs {
 		if j.State == "idle" {

@@ -289,7 +289,9 @@ credentials: [{name: op, tenant: ops, rights: [read, write, admin], token_file: 
 		t.Helper()
 		before := strings.Count(r.log.String(), "msg=reloaded ")
 		again <- os.Interrupt
-		storetest.Eventually(t, "it is reloaded", func() bool { return strings.Count(r.log.String(), "msg=reloaded ") > before })
+		storetest.Eventually(t, "it is reloaded", func() bool {
+			return strings.Count(r.log.String(), "msg=reloaded ") > before
+		})
 	}
 	require.True(t, takes(token) && shows(first))
 

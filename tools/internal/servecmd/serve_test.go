@@ -104,18 +104,20 @@ func TestSettingsAreShownAndChecked(t *testing.T) {
 // what is written on it, whatever leads to it.
 func TestCheckSaysThatSettingsNameOtherDrives(t *testing.T) {
 	t.Parallel()
-	program := command.Program{Name: "skep", Commands: func(a *command.App) []*cobra.Command { return []*cobra.Command{Config(a)} }}
+	program := command.Program{Name: "skep"}
+	program.Commands = func(a *command.App) []*cobra.Command { return []*cobra.Command{Config(a)} }
 	dir := t.TempDir()
 	at := func(name string) string { return filepath.Join(dir, name) }
 	check := func(devices string) string {
 		require.NoError(t, os.WriteFile(at("skep.yaml"), []byte("dir: store\n"+devices+"\n"), 0o600))
 		var out, errs bytes.Buffer
-		require.Zero(t, program.Main(t.Context(), []string{"config", "check", at("skep.yaml")}, strings.NewReader(""), &out, &errs), errs.String())
+		code := program.Main(t.Context(), []string{"config", "check", at("skep.yaml")}, strings.NewReader(""), &out, &errs)
+		require.Zero(t, code, errs.String())
 		return errs.String()
 	}
 	require.Empty(t, check("devices: [a, b]"), "there is no store yet")
-	st, err := store.Open(t.Context(), store.Options{Dir: at("store"), Devices: []string{at("a"), at("b")}, CapacityBytes: 128 << 20,
-		IOBytes: 64 << 20, CacheBytes: -1})
+	st, err := store.Open(t.Context(), store.Options{Dir: at("store"), Devices: []string{at("a"), at("b")},
+		CapacityBytes: 128 << 20, IOBytes: 64 << 20, CacheBytes: -1})
 	require.NoError(t, err)
 	require.Empty(t, check("devices: [b, a]"), "in any order, while it is open")
 	_, err = st.ReplaceDevice(t.Context(), "0", store.NewDevice{Path: at("new")}, store.MoveOptions{})

@@ -112,8 +112,8 @@ read to check them; what they hold is not printed.`,
 	return cmd
 }
 
-// otherDevices are the paths of the devices of the store that settings are of, where they name others. Where there is no
-// store yet, or its catalog cannot be read, nothing is known.
+// otherDevices are the paths of the devices of the store that settings are of, where they name others. Where there is
+// no store yet, or its catalog cannot be read, nothing is known.
 func otherDevices(ctx context.Context, c *serve.Config) []string {
 	if len(c.Devices) == 0 {
 		return nil
