@@ -23,6 +23,7 @@ import (
 	"github.com/skepkv/skep/tools/internal/redistest"
 	"github.com/skepkv/skep/tools/internal/remote"
 	"github.com/skepkv/skep/tools/internal/serve"
+	"github.com/skepkv/skep/wire/auth"
 )
 
 const (
@@ -305,23 +306,22 @@ func (r roomy) Stats(ctx context.Context) (skep.Stats, error) {
 	return st, err
 }
 
-func (r roomy) Namespaces(context.Context) ([]skep.NamespaceInfo, error) {
-	with := func(copies int) skep.NamespaceInfo {
-		return skep.NamespaceInfo{NamespaceSpec: skep.NamespaceSpec{Copies: copies}}
-	}
-	return []skep.NamespaceInfo{with(2), with(1), with(2)}, nil
-}
-
 // What a store has room for is told with every copy counted, and with the copies that its namespaces have.
 func TestStatusSaysWhatFits(t *testing.T) {
 	t.Parallel()
-	s := begin(t, roomy{memory(t)}, nil)
+	m := memory(t)
+	for i, copies := range []int{2, 1, 2} {
+		_, err := m.OpenNamespace(t.Context(), skep.NamespaceSpec{Tenant: auth.DefaultTenant, Name: string(rune('a' + i)),
+			Copies: copies, Shape: skep.Shape{Kind: skep.Opaque, BlockTokens: 1}})
+		require.NoError(t, err)
+	}
+	s := begin(t, roomy{m}, nil)
 	r := at(t, s.at["wire"], "status", "--json").OK(t)
 	assert.EqualValues(t, 300e6, r["room_bytes"])
 	once, twice := map[string]any{"copies": 1., "bytes": 300e6}, map[string]any{"copies": 2., "bytes": 150e6}
 	assert.Equal(t, []any{once, twice}, r["fits"])
 	text := at(t, s.at["wire"], "status").Stdout
-	assert.Contains(t, text, "300 MB of payload at most, every copy counted; 150 MB of blocks with 2 copies")
+	assert.Contains(t, text, "300.00 MB of payload at most, every copy counted; 150.00 MB of blocks with 2 copies")
 }
 
 // full is a store that takes no more.
