@@ -13,8 +13,9 @@ type Stats struct {
 
 	Blocks        int64 `json:"blocks"`         // stored
 	BlockBytes    int64 `json:"block_bytes"`    // payload of stored blocks, one copy each; purged ones count until they are cleaned away
-	CapacityBytes int64 `json:"capacity_bytes"` // the cap on DeviceBytes
+	CapacityBytes int64 `json:"capacity_bytes"` // the cap that was set on the devices; what was added later has its size beyond it; 0: none
 	DeviceBytes   int64 `json:"device_bytes"`   // size of the devices, as far as they are allotted
+	RoomBytes     int64 `json:"room_bytes"`     // payload that they have room for at most, every copy counted: each as much as the smallest; 0: not known
 	FreeGroups    int   `json:"free_groups"`    // stripe groups that are free
 	Groups        int   `json:"groups"`         // stripe groups in use
 
@@ -54,6 +55,7 @@ type Stats struct {
 	Work     []WorkStats    `json:"work"`     // in the background, now
 
 	Devices []DeviceStats `json:"devices"` // drives of the store
+	ToName  []string      `json:"to_name"` // paths of Devices, where the store was told to open others: its settings should name these; else none
 	Memory  []MemoryStats `json:"memory"`  // what memory is held for
 }
 

@@ -286,6 +286,8 @@ func TestACopyTakesNoOthersRoom(t *testing.T) {
 	require.False(t, k.Spared(1, &skep.Stats{CapacityBytes: 100, Groups: 10, DeviceBytes: 100, Evicted: 5}))
 	require.True(t, k.Spared(1, &skep.Stats{CapacityBytes: 100, DeviceBytes: 90, Evicted: 5}), "it grows yet")
 	require.True(t, k.Spared(1, &skep.Stats{Evicted: 5}), "it has no cap")
+	require.True(t, k.Spared(1, &skep.Stats{CapacityBytes: 20, Groups: 5, FreeGroups: 5, DeviceBytes: 100, Evicted: 5}),
+		"it was given drives beyond its cap")
 }
 
 // A node that a copy is going to has carried out a deletion already, of which the sender hears later: what was sent

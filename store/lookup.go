@@ -23,7 +23,7 @@ func (s *Store) Lookup(ctx context.Context, r *skep.LookupRequest) (out skep.Loo
 	if err != nil {
 		return out, err
 	}
-	return s.lookups.Find(ns, t, r, skep.Counts(ctx)), nil
+	return s.lookups.Find(ns, t, r, skep.Counts(ctx), skep.Reuses(ctx)), nil
 }
 
 // LookupRuns implements skep.PrefixFinder: run after run, under one lease.
@@ -42,7 +42,7 @@ func (s *Store) LookupRuns(ctx context.Context, r *skep.RunsRequest) (out skep.R
 	if err != nil {
 		return out, err
 	}
-	out, keys, hits, bytes = s.lookups.FindRuns(ns, t, r, skep.Counts(ctx))
+	out, keys, hits, bytes = s.lookups.FindRuns(ns, t, r, skep.Counts(ctx), skep.Reuses(ctx))
 	return out, nil
 }
 

@@ -52,6 +52,7 @@ func TestDevicesMayNameADriveThatWasReplaced(t *testing.T) {
 
 	s, err := Open(ctx, o)
 	require.NoError(t, err)
+	require.Equal(t, []string{o.Devices[0], o.Devices[2], filepath.Join(drives, "new")}, statsOf(t, s).ToName)
 	requireChain(t, s, openSpace(t, s, "n", skep.Durable, 1, true), chainKeys(1, 20), faultBlock)
 	require.Len(t, statsOf(t, s).Devices, 3)
 	require.NoError(t, s.Close())
@@ -123,4 +124,29 @@ func TestDevicesMayNameADriveThatWasTakenOut(t *testing.T) {
 	})
 	require.Contains(t, log.String(), "other devices than it was told to open")
 	changed(t, o, func(*Store) error { return nil })
+}
+
+// Stats say which devices the settings should name, from the change on. A device that has the place of another one,
+// by whatever name, is the one that is named.
+func TestStatsSayWhichDevicesToName(t *testing.T) {
+	t.Parallel()
+	ctx := testContext(t)
+	o, drives, _ := namedStore(t)
+	link := filepath.Join(t.TempDir(), "link")
+	require.NoError(t, os.Symlink(drives, link))
+	changed(t, o, func(s *Store) error {
+		require.Empty(t, statsOf(t, s).ToName)
+		_, err := s.RemoveDevice(ctx, "1", MoveOptions{})
+		require.Equal(t, []string{o.Devices[0], o.Devices[2]}, statsOf(t, s).ToName)
+		require.NoError(t, s.AddDevice(ctx, NewDevice{Path: filepath.Join(link, "b")}))
+		require.Empty(t, statsOf(t, s).ToName, "it is where the one that was removed was")
+		return err
+	})
+	o.Devices = nil
+	changed(t, o, func(s *Store) error {
+		require.Empty(t, statsOf(t, s).ToName)
+		_, err := s.RemoveDevice(ctx, "2", MoveOptions{})
+		require.Empty(t, statsOf(t, s).ToName, "none was named")
+		return err
+	})
 }

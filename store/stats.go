@@ -18,6 +18,7 @@ func (s *Store) Stats(ctx context.Context) (skep.Stats, error) {
 	st := skep.Stats{
 		Opened: s.opened, Epoch: s.events.Epoch(), State: cmp.Or(s.gate.Why(), s.catalogRoom.Why(), "ok"),
 		Blocks: int64(s.index.Stats().Blocks), CapacityBytes: s.options.CapacityBytes,
+		RoomBytes: s.space.RoomBytes(),
 	}
 	_, st.Overloaded = s.calls.Under()
 	s.count.Fill(&st)
@@ -56,9 +57,9 @@ func (s *Store) Stats(ctx context.Context) (skep.Stats, error) {
 	}
 	st.Admission = s.ingest.Filter.Stats()
 	// Where the room for blocks is not known, it is what there is now.
-	st.Reuse = s.profile.Stats(st.Blocks, st.BlockBytes, s.options.CacheBytes, cmp.Or(s.space.RoomBytes(), st.DeviceBytes))
+	st.Reuse = s.profile.Stats(st.Blocks, st.BlockBytes, s.options.CacheBytes, cmp.Or(st.RoomBytes, st.DeviceBytes))
 	st.Tenants, st.Programs, st.Work = s.lookups.Tenants(), s.lookups.Programs.Snapshot(), s.works.Snapshot()
-	st.Memory = s.memoryTable()
+	st.Memory, st.ToName = s.memoryTable(), s.opening.ToName()
 	return st, nil
 }
 

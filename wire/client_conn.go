@@ -361,6 +361,17 @@ func (x *clientConn) delist(id uint64) {
 	x.mu.Unlock()
 }
 
+// countingOf are the flags of a lookup that not all of Stats count.
+func countingOf(ctx context.Context, t frames.Type) uint16 {
+	switch {
+	case skep.Counts(ctx), t != frames.TypeLookup && t != frames.TypeLookupRuns:
+		return 0
+	case skep.Reuses(ctx):
+		return frames.FlagContinued
+	}
+	return frames.FlagUncounted
+}
+
 // post writes a frame, for whose answer the reader reads unless its caller does.
 func (x *clientConn) post(ctx context.Context, h frames.Header, m frames.Message, payload net.Buffers) error {
 	for _, p := range payload {
@@ -373,6 +384,9 @@ func (x *clientConn) post(ctx context.Context, h frames.Header, m frames.Message
 		if err := mark(ctx, &h); err != nil {
 			return err
 		}
+	}
+	if x.hi.Features&frames.FeatureUncounted != 0 {
+		h.Flags |= countingOf(ctx, h.Type)
 	}
 	buf := frameBuffers.Get().(*[]byte)
 	defer frameBuffers.Put(buf)

@@ -28,7 +28,7 @@ func (s *Store) pass(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if st.CapacityBytes > 0 && float64(used(&st)) < s.o.BeginAt*float64(st.CapacityBytes) {
+	if st.CapacityBytes > 0 && float64(used(&st)) < s.o.BeginAt*float64(max(st.CapacityBytes, st.DeviceBytes)) {
 		return nil
 	}
 	list, err := s.Namespaces(ctx)

@@ -12,6 +12,7 @@ func AddStats(to, of *skep.Stats, name string) {
 		of int64
 	}{
 		{&to.Blocks, of.Blocks}, {&to.BlockBytes, of.BlockBytes}, {&to.CapacityBytes, of.CapacityBytes}, {&to.DeviceBytes, of.DeviceBytes},
+		{&to.RoomBytes, of.RoomBytes},
 		{&to.PutBlocks, of.PutBlocks}, {&to.PutBytes, of.PutBytes}, {&to.PutExists, of.PutExists}, {&to.PutDiffers, of.PutDiffers},
 		{&to.RestoredBlocks, of.RestoredBlocks}, {&to.RestoredBytes, of.RestoredBytes}, {&to.CopiedBytes, of.CopiedBytes},
 		{&to.JoinedBytes, of.JoinedBytes}, {&to.KeptBytes, of.KeptBytes}, {&to.BrokenPromises, of.BrokenPromises},
@@ -32,6 +33,9 @@ func AddStats(to, of *skep.Stats, name string) {
 	for _, d := range of.Devices {
 		d.Index, d.Path = len(to.Devices), name+":"+d.Path
 		to.Devices = append(to.Devices, d)
+	}
+	for _, path := range of.ToName {
+		to.ToName = append(to.ToName, name+":"+path)
 	}
 	for _, m := range of.Memory {
 		m.Name = name + ": " + m.Name

@@ -52,11 +52,12 @@ func Spares(st *skep.Stats) bool {
 	if st.CapacityBytes <= 0 {
 		return true
 	}
-	free := st.CapacityBytes - st.DeviceBytes
+	limit := max(st.CapacityBytes, st.DeviceBytes) // drives that were added are beyond the cap
+	free := limit - st.DeviceBytes
 	if n := int64(st.Groups + st.FreeGroups); n > 0 {
 		free += st.DeviceBytes / n * int64(st.FreeGroups)
 	}
-	return free >= st.CapacityBytes/16
+	return free >= limit/16
 }
 
 // Memory is how many bytes Read needs for a run: each part begins on a page.

@@ -307,7 +307,7 @@ func (s *Store) Stats(ctx context.Context) (skep.Stats, error) {
 	st.State = "ok"
 	st.Opened, st.Epoch = s.opened, s.epoch
 	st.Blocks, st.BlockBytes = int64(s.lru.Len()), s.used
-	st.CapacityBytes, st.DeviceBytes = s.opt.CapacityBytes, s.used
+	st.CapacityBytes, st.RoomBytes, st.DeviceBytes = s.opt.CapacityBytes, s.opt.CapacityBytes, s.used
 	st.Leases = len(s.leases)
 	for _, t := range s.tenants {
 		st.LeasedBytes += t.leased

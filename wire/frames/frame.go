@@ -99,8 +99,12 @@ func (t Type) String() string {
 	return fmt.Sprintf("frame type %#02x", uint8(t))
 }
 
-// FlagLast marks the last Chunks frame of a session.
-const FlagLast = 1
+// Flags of a header.
+const (
+	FlagLast      = 1 // the last Chunks frame of a session
+	FlagUncounted = 2 // a Lookup or LookupRuns that Stats do not count; with FeatureUncounted only, as the next
+	FlagContinued = 4 // one that Reuse alone sees
+)
 
 // Header begins every frame.
 //

@@ -30,9 +30,11 @@ const (
 	FeatureNode uint32 = 128
 	// FeatureEach: both know the frame that puts blocks which each begin a chain.
 	FeatureEach uint32 = 256
+	// FeatureUncounted: both know FlagUncounted and FlagContinued.
+	FeatureUncounted uint32 = 512
 
 	Features = FeatureXXH3 | FeatureCompute | FeatureEither | FeatureTold | FeatureRuns | FeatureEpoch | FeatureMemory | FeatureNode |
-		FeatureEach
+		FeatureEach | FeatureUncounted
 )
 
 // MaxHello is the largest body read before a client has authenticated.

@@ -281,16 +281,22 @@ func (db *database) stored(ctx context.Context, keys [][]byte, values bool) ([]*
 	for i, k := range keys {
 		names[i] = skep.KeyOf(k)
 	}
-	if len(keys) == 1 { // an index tells of a miss cheaper than a session
-		found, err := db.store.Lookup(ctx, &skep.LookupRequest{Scope: skep.Scope{Namespace: db.heads}, Keys: names, Lease: skep.NoLease})
-		if err == nil && found.Blocks == 0 {
-			err = errNone
-		}
-		if err != nil {
-			return fail(err)
-		}
+	at, err := db.asked(ctx, names)
+	if err != nil {
+		return fail(err)
 	}
-	err := eachBlock(ctx, db.store, db.heads, names, func(i int, b []byte, err error) {
+	for i := range errs {
+		errs[i] = errNone
+	}
+	read := make([]skep.Key, len(at))
+	for j, i := range at {
+		read[j], errs[i] = names[i], nil
+	}
+	if len(read) == 0 {
+		return out, errs
+	}
+	err = eachBlock(ctx, db.store, db.heads, read, func(i int, b []byte, err error) {
+		i = at[i]
 		if err == nil {
 			out[i], err = decodeHead(b)
 		}
@@ -306,6 +312,28 @@ func (db *database) stored(ctx context.Context, keys [][]byte, values bool) ([]*
 		return fail(err)
 	}
 	return out, errs
+}
+
+// asked looks heads up, and gives which of them to read. It is what counts as a reader's lookups, one a key; an index
+// tells of a miss cheaper than a session. Who is no reader, and asks for several, reads them all.
+func (db *database) asked(ctx context.Context, names []skep.Key) (at []int, err error) {
+	scope := skep.Scope{Namespace: db.heads}
+	r := &skep.RunsRequest{Scope: scope, Lease: skep.NoLease}
+	for i := range names {
+		at, r.Runs = append(at, i), append(r.Runs, names[i:i+1])
+	}
+	switch {
+	case len(names) == 1:
+		found, err := db.store.Lookup(ctx, &skep.LookupRequest{Scope: scope, Keys: names, Lease: skep.NoLease})
+		return at[:min(found.Blocks, 1)], err
+	case !skep.Counts(ctx):
+		return at, nil
+	}
+	found, err := db.store.LookupRuns(ctx, r)
+	if err != nil {
+		return nil, err
+	}
+	return slices.DeleteFunc(at, func(i int) bool { return found.Runs[i].Blocks == 0 }), nil
 }
 
 // eachBlock restores small blocks and calls f once for each, in any order, with bytes
@@ -337,13 +365,14 @@ func closeSession(ses skep.Session) {
 	_ = ses.Close(ctx) // NotReleased: lent memory is the store's, there is nothing to do
 }
 
-// whole says whether all pieces of a value are there.
+// whole says whether all pieces of a value are there. Its head was asked for.
 func (db *database) whole(ctx context.Context, h *head) (bool, error) {
 	n := h.pieces()
 	if n == 0 {
 		return true, nil
 	}
-	found, err := db.store.Lookup(ctx, &skep.LookupRequest{Scope: skep.Scope{Namespace: db.data}, Keys: h.pieceKeys(0, n), Lease: skep.NoLease})
+	found, err := db.store.Lookup(skep.Continued(ctx),
+		&skep.LookupRequest{Scope: skep.Scope{Namespace: db.data}, Keys: h.pieceKeys(0, n), Lease: skep.NoLease})
 	return err == nil && found.Blocks == n, err
 }
 

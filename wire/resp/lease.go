@@ -158,6 +158,7 @@ func (l *leases) refused() int64 {
 // within the tenant's budget.
 func (db *database) exists(ctx context.Context, keys [][]byte, lease time.Duration) []*head {
 	heads, errs := db.headsOf(ctx, keys, false)
+	ctx = skep.Continued(ctx)
 	for i, h := range heads {
 		for errs[i] == nil && !db.promise(ctx, h, lease) {
 			was := h.id // it may have been replaced meanwhile, and its pieces deleted

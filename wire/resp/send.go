@@ -104,7 +104,7 @@ func (c *conn) find(ctx context.Context, db *database, keys [][]byte) []outgoing
 		o.key, o.h, o.err = keys[i], heads[i], errs[i]
 		for try := 0; o.err == nil && o.h.piece != 0; try++ {
 			if o.read = db.reading.begin(o.h.id); o.read {
-				found, err := db.store.Lookup(ctx, &skep.LookupRequest{Scope: skep.Scope{Namespace: db.data},
+				found, err := db.store.Lookup(skep.Continued(ctx), &skep.LookupRequest{Scope: skep.Scope{Namespace: db.data},
 					Keys: o.h.pieceKeys(0, o.h.pieces()), Lease: time.Minute})
 				if err != nil {
 					o.err = err
@@ -117,7 +117,7 @@ func (c *conn) find(ctx context.Context, db *database, keys [][]byte) []outgoing
 			}
 			// Replaced since its head was read, or evicted: the head as it is now says which.
 			c.letGoOf(db, o)
-			now, err := db.head(ctx, keys[i])
+			now, err := db.head(skep.Uncounted(ctx), keys[i])
 			if err == nil && (now.id == o.h.id || try > 8) {
 				err = errNone
 			}

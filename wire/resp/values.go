@@ -247,7 +247,7 @@ func (db *database) leased(ctx context.Context, key []byte) (*head, skep.LeaseID
 			return h, 0, nil
 		}
 		if db.reading.begin(h.id) {
-			found, err := db.store.Lookup(ctx, &skep.LookupRequest{Scope: skep.Scope{Namespace: db.data},
+			found, err := db.store.Lookup(skep.Continued(ctx), &skep.LookupRequest{Scope: skep.Scope{Namespace: db.data},
 				Keys: h.pieceKeys(0, h.pieces()), Lease: time.Minute})
 			if err == nil && found.Blocks == h.pieces() {
 				return h, found.Lease.ID, nil
@@ -261,6 +261,7 @@ func (db *database) leased(ctx context.Context, key []byte) (*head, skep.LeaseID
 		if try == 2 {
 			return nil, 0, errNone
 		}
+		ctx = skep.Uncounted(ctx) // the key was asked for
 	}
 }
 

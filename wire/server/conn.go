@@ -302,6 +302,9 @@ func (x *serverConn) frame() error {
 	if op.told && h.Epoch != 0 { // the rest of the request may come when the map is another one
 		r.ctx = epoch.Came(r.ctx, h.Epoch)
 	}
+	if x.features&frames.FeatureUncounted != 0 {
+		r.ctx = counting(r.ctx, h.Flags)
+	}
 	// Once for the body, once for what the Store and the answer make of its keys; lists are
 	// charged as they are made (spend). What is very short is free: it is most often about
 	// giving something back, which must not need memory.
@@ -332,6 +335,17 @@ func (x *serverConn) frame() error {
 		return err
 	}
 	return x.start(r, op)
+}
+
+// counting is ctx for a lookup with flags.
+func counting(ctx context.Context, flags uint16) context.Context {
+	switch {
+	case flags&frames.FlagUncounted != 0:
+		return skep.Uncounted(ctx)
+	case flags&frames.FlagContinued != 0:
+		return skep.Continued(ctx)
+	}
+	return ctx
 }
 
 // freeBody is the longest body that is not charged.

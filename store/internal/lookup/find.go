@@ -8,9 +8,12 @@ import (
 	"github.com/skepkv/skep/store/memory"
 )
 
-// Find looks up a chain, or keys one by one where the namespace has no chains.
-func (l *Finder) Find(ns *namespaces.Namespace, t namespaces.Tag, r *skep.LookupRequest, counts bool) (out skep.LookupResult) {
-	if counts {
+// Find looks up a chain, or keys one by one where the namespace has no chains. counts: it is one of the lookups in
+// Stats; uses: its keys are seen by the curve of sizes.
+func (l *Finder) Find(
+	ns *namespaces.Namespace, t namespaces.Tag, r *skep.LookupRequest, counts, uses bool,
+) (out skep.LookupResult) {
+	if uses {
 		l.Profile.Saw(ns.Instance, r.Keys)
 	}
 	for range lookupTries {

@@ -139,12 +139,12 @@ func TestAChainIsFoundAsFarAsItGoes(t *testing.T) {
 	ns := s.namespace(t, "n", blockBytes)
 	keys := keysOf(8)
 	s.put(t, ns, namespaces.Tag{}, keys[:5], blockBytes, 0)
-	out := s.Find(ns, namespaces.Tag{}, &skep.LookupRequest{Keys: keys, Lease: skep.NoLease}, true)
+	out := s.Find(ns, namespaces.Tag{}, &skep.LookupRequest{Keys: keys, Lease: skep.NoLease}, true, true)
 	require.Equal(t, skep.LookupResult{Blocks: 5, Tokens: 5 * 16, Bytes: 5 * blockBytes, Pays: true}, out)
 
 	other := append([]skep.Key{skep.KeyOf([]byte("another"))}, keys...)
-	require.Zero(t, s.Find(ns, namespaces.Tag{}, &skep.LookupRequest{Keys: other}, true).Blocks)
-	require.Zero(t, s.Find(ns, namespaces.Tag{9}, &skep.LookupRequest{Keys: keys}, true).Blocks, "under another salt")
+	require.Zero(t, s.Find(ns, namespaces.Tag{}, &skep.LookupRequest{Keys: other}, true, true).Blocks)
+	require.Zero(t, s.Find(ns, namespaces.Tag{9}, &skep.LookupRequest{Keys: keys}, true, true).Blocks, "another salt")
 	require.EqualValues(t, 3, s.Count.Lookups.Load())
 	require.EqualValues(t, 8+9+8, ns.Count.Keys.Load())
 	require.EqualValues(t, 5, ns.Count.Hits.Load())
@@ -158,7 +158,7 @@ func TestATailCountsWhatItHas(t *testing.T) {
 	keys := keysOf(3)
 	s.put(t, ns, namespaces.Tag{}, keys[:2], 9000, 0)
 	s.put(t, ns, namespaces.Tag{}, keys, 3000, 5) // the first two are there
-	out := s.Find(ns, namespaces.Tag{}, &skep.LookupRequest{Keys: keys, Tiers: true, Lease: skep.NoLease}, true)
+	out := s.Find(ns, namespaces.Tag{}, &skep.LookupRequest{Keys: keys, Tiers: true, Lease: skep.NoLease}, true, true)
 	require.Equal(t, 2*16+5, out.Tokens)
 	require.EqualValues(t, 9000+9000+3000, out.Bytes)
 	require.Equal(t, []skep.Tier{skep.TierDevice, skep.TierDevice, skep.TierDevice}, out.Tiers)
@@ -171,7 +171,7 @@ func TestKeysAreFoundOneByOne(t *testing.T) {
 	ns := s.namespace(t, "n", 0, unchained)
 	keys := keysOf(4)
 	s.put(t, ns, namespaces.Tag{}, []skep.Key{keys[0], keys[1], keys[3]}, 700, 0)
-	out := s.Find(ns, namespaces.Tag{}, &skep.LookupRequest{Keys: keys}, true)
+	out := s.Find(ns, namespaces.Tag{}, &skep.LookupRequest{Keys: keys}, true, true)
 	require.Equal(t, 2, out.Blocks)
 	require.Equal(t, 2*16, out.Tokens)
 	require.EqualValues(t, 2*700, out.Bytes)
@@ -192,16 +192,16 @@ func TestALookupLeasesWhatItFinds(t *testing.T) {
 	ns := s.namespace(t, "n", blockBytes)
 	keys := keysOf(4)
 	s.put(t, ns, namespaces.Tag{}, keys[:3], blockBytes, 0)
-	out := s.Find(ns, namespaces.Tag{}, &skep.LookupRequest{Keys: keys, Lease: time.Second}, true)
+	out := s.Find(ns, namespaces.Tag{}, &skep.LookupRequest{Keys: keys, Lease: time.Second}, true, true)
 	require.False(t, out.LeaseDenied)
 	covered := func() int {
 		return s.Covered(&restore.Asked{ChainPlan: &layout.ChainPlan{Chain: skep.Chain{Keys: keys, Lease: out.Lease.ID}},
 			NS: ns})
 	}
 	require.Equal(t, 3, covered())
-	again := s.Find(ns, namespaces.Tag{}, &skep.LookupRequest{Keys: keys, Lease: time.Second}, true)
+	again := s.Find(ns, namespaces.Tag{}, &skep.LookupRequest{Keys: keys, Lease: time.Second}, true, true)
 	require.False(t, again.LeaseDenied, "the same blocks count once")
-	again = s.Find(ns, namespaces.Tag{}, &skep.LookupRequest{Keys: keys[:2], Lease: time.Second}, true)
+	again = s.Find(ns, namespaces.Tag{}, &skep.LookupRequest{Keys: keys[:2], Lease: time.Second}, true, true)
 	require.True(t, again.LeaseDenied, "another prefix counts besides")
 	require.Zero(t, again.Lease)
 	require.Equal(t, 2, again.Blocks)
@@ -211,13 +211,13 @@ func TestALookupLeasesWhatItFinds(t *testing.T) {
 	s.Expire(s.now)
 	s.Index.Tick(s.now)
 	require.Zero(t, s.Leases.Len())
-	again = s.Find(ns, namespaces.Tag{}, &skep.LookupRequest{Keys: keys, Lease: time.Second}, true)
+	again = s.Find(ns, namespaces.Tag{}, &skep.LookupRequest{Keys: keys, Lease: time.Second}, true, true)
 	require.False(t, again.LeaseDenied)
 
 	loose := s.namespace(t, "loose", blockBytes, unchained)
 	s.Leases.Release(again.Lease.ID)
 	s.put(t, loose, namespaces.Tag{}, keysOf(6), blockBytes, 0)
-	out = s.Find(loose, namespaces.Tag{}, &skep.LookupRequest{Keys: keysOf(6), Lease: time.Second}, true)
+	out = s.Find(loose, namespaces.Tag{}, &skep.LookupRequest{Keys: keysOf(6), Lease: time.Second}, true, true)
 	require.True(t, out.LeaseDenied, "the fifth is one too many")
 	require.Equal(t, 6, out.Blocks)
 	leased, _ := s.Index.Held(ns.Tenant)
@@ -234,7 +234,7 @@ func TestRunsAreLeasedTogether(t *testing.T) {
 	s.put(t, ns, namespaces.Tag{}, keys[3:5], blockBytes, 0)
 	out, looked, hits, bytes := s.FindRuns(ns, namespaces.Tag{}, &skep.RunsRequest{Runs: [][]skep.Key{
 		keys[:3], keys[5:], keys[3:],
-	}}, true)
+	}}, true, true)
 	require.Equal(t, [3]int{7, 4, 4 * blockBytes}, [3]int{looked, hits, int(bytes)})
 	var blocks []int
 	for _, r := range out.Runs {
@@ -271,7 +271,7 @@ func TestALookupEndsBeforeWhatCannotBeRead(t *testing.T) {
 			for dead, want := range c.found {
 				s.drives[1].Standing.Set([]health.State{health.Healthy, health.Dead, health.Dead}[dead])
 				s.drives[0].Standing.Set([]health.State{health.Healthy, health.Healthy, health.Dead}[dead])
-				out := s.Find(ns, namespaces.Tag{}, &skep.LookupRequest{Keys: keysOf(4), Lease: skep.NoLease}, true)
+				out := s.Find(ns, namespaces.Tag{}, &skep.LookupRequest{Keys: keysOf(4), Lease: skep.NoLease}, true, true)
 				require.Equal(t, want, out.Blocks, "%d drives are dead", dead)
 			}
 			s.drives[0].Standing.Set(health.Dead)
@@ -400,16 +400,30 @@ func TestTenantsAreListedByWhatTheyHold(t *testing.T) {
 	require.Equal(t, "B", list[shownTenants-1].Name, "who holds nothing comes last")
 }
 
-// Who asks for a reason of its own finds the same, and is not counted.
+// Who asks for a reason of its own finds the same, and is not counted; nor is who asks for the rest of what was,
+// and that is a use of the keys.
 func TestQuestionsOfNoReaderAreNotCounted(t *testing.T) {
 	t.Parallel()
 	s := newShelf(t, index.Config{})
+	var err error
+	s.Profile, err = observe.NewProfile(1 << 10)
+	require.NoError(t, err)
 	ns := s.namespace(t, "n", blockBytes)
 	keys := keysOf(8)
 	s.put(t, ns, namespaces.Tag{}, keys[:5], blockBytes, 0)
-	require.Equal(t, 5, s.Find(ns, namespaces.Tag{}, &skep.LookupRequest{Keys: keys, Lease: skep.NoLease}, false).Blocks)
-	_, asked, hits, _ := s.FindRuns(ns, namespaces.Tag{}, &skep.RunsRequest{Runs: [][]skep.Key{keys}, Lease: skep.NoLease}, false)
-	require.Equal(t, []int{8, 5}, []int{asked, hits})
-	require.Zero(t, s.Count.Lookups.Load())
-	require.Zero(t, s.Count.LookupKeys.Load()+s.Count.LookupHits.Load()+ns.Count.Keys.Load()+ns.Count.Hits.Load())
+	for _, uses := range []bool{false, true} {
+		one := &skep.LookupRequest{Keys: keys, Lease: skep.NoLease}
+		require.Equal(t, 5, s.Find(ns, namespaces.Tag{}, one, false, uses).Blocks)
+		all := &skep.RunsRequest{Runs: [][]skep.Key{keys}, Lease: skep.NoLease}
+		_, asked, hits, _ := s.FindRuns(ns, namespaces.Tag{}, all, false, uses)
+		require.Equal(t, []int{8, 5}, []int{asked, hits})
+		require.Zero(t, s.Count.Lookups.Load())
+		require.Zero(t, s.Count.LookupKeys.Load()+s.Count.LookupHits.Load()+ns.Count.Keys.Load()+ns.Count.Hits.Load())
+		seen := s.Profile.Snapshot(0, 0, 0).References
+		if uses {
+			require.EqualValues(t, 16, seen)
+		} else {
+			require.Zero(t, seen)
+		}
+	}
 }

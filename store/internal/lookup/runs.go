@@ -8,7 +8,7 @@ import (
 
 // FindRuns looks up run after run, under one lease. It says how many keys were looked up in all, how many were there,
 // and how many bytes these have.
-func (l *Finder) FindRuns(ns *namespaces.Namespace, t namespaces.Tag, r *skep.RunsRequest, counts bool) (
+func (l *Finder) FindRuns(ns *namespaces.Namespace, t namespaces.Tag, r *skep.RunsRequest, counts, uses bool) (
 	out skep.RunsResult, keys, hits int, bytes int64,
 ) {
 	out.Runs = make([]skep.RunFound, 0, len(r.Runs))
@@ -16,7 +16,7 @@ func (l *Finder) FindRuns(ns *namespaces.Namespace, t namespaces.Tag, r *skep.Ru
 	for i := range r.Runs {
 		one := r.One(i)
 		one.Lease = r.Lease
-		if counts {
+		if uses {
 			l.Profile.Saw(ns.Instance, one.Keys)
 		}
 		found := l.run(ns, t, &one, &out)

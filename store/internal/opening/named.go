@@ -63,23 +63,46 @@ func (p *Opening) here(rows []catalog.DeviceState) (list []string) {
 	return list
 }
 
-// TellNamed logs, once a drive was added or taken out, where the drives are no longer those that were named at the open.
-func (p *Opening) TellNamed() {
+// ToName are the paths of the drives, to be named from now on, where others were named at the open; else none.
+func (p *Opening) ToName() []string {
+	if list := p.toName.Load(); list != nil {
+		return *list
+	}
+	return nil
+}
+
+// noteNamed compares the drives with those that were named at the open, by what the paths lead to, and says whether
+// they are others.
+func (p *Opening) noteNamed() (others bool) {
 	named := append(slices.Clone(p.Devices), p.oldNames...)
 	if len(named) == 0 {
-		return
+		return false
 	}
 	var has []string
 	same := true
 	for _, d := range p.Members.All() {
 		if !d.Removed.Load() {
 			has = append(has, d.Path)
-			same = same && slices.ContainsFunc(named, func(n string) bool { return paths.Real(n) == paths.Real(d.Path) })
+			same = same && slices.ContainsFunc(named, func(n string) bool { return p.isOne(n, d.Path) })
 		}
 	}
-	if !same || len(has) != len(named) {
+	if same && len(has) == len(named) {
+		has = nil
+	}
+	p.toName.Store(&has)
+	return has != nil
+}
+
+// isOne says whether two paths are of one device.
+func (p *Opening) isOne(a, b string) bool {
+	return a == b || !p.Own && paths.Device(a) == paths.Device(b)
+}
+
+// TellNamed logs, once a drive was added or taken out, where the drives are not those that were named at the open.
+func (p *Opening) TellNamed() {
+	if p.noteNamed() {
 		p.Log.Warn("the store has other devices than it was told to open: name these from now on, or none",
-			"has", has, "told", named)
+			"has", p.ToName(), "told", append(slices.Clone(p.Devices), p.oldNames...))
 	}
 }
 

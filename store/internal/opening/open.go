@@ -90,7 +90,11 @@ func (p *Opening) openDrives(ctx context.Context) error {
 		}
 		p.leftByAdd(l.path)
 	}
-	return p.standIns(rows, lacks)
+	if err := p.standIns(rows, lacks); err != nil {
+		return err
+	}
+	p.noteNamed()
+	return nil
 }
 
 // leftUnused says whether the device at path is what an add that was cut short has left: the store's by its

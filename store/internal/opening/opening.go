@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"os"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/skepkv/skep"
@@ -72,9 +73,10 @@ type Opening struct {
 	Secret  segment.Secret
 	Limits  catalog.Limits // what the store was made with
 
-	oldNames []string // Devices as they were given, where they were set aside
-	Relog    bool     // a rebuild left it to this open to log what only the catalog knows
-	Restamp  bool     // a superblock says something else than Limits
+	oldNames []string                 // Devices as they were given, where they were set aside
+	toName   atomic.Pointer[[]string] // what ToName gives
+	Relog    bool                     // a rebuild left it to this open to log what only the catalog knows
+	Restamp  bool                     // a superblock says something else than Limits
 
 	names   *namespaces.Table // of a rebuild
 	missing int               // devices that a rebuild has not found, of as many as the superblocks say

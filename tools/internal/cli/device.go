@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"io"
 	"path/filepath"
-	"slices"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -160,20 +158,11 @@ type deviceResult struct {
 
 // toName are the paths of the devices of the store that is open in dir, where it was told to open others.
 func toName(ctx context.Context, dir string) []string {
-	var told struct{ Devices []string }
 	var has skep.Stats
-	if store.AskAdmin(ctx, dir, "options", &told) != nil || len(told.Devices) == 0 ||
-		store.AskAdmin(ctx, dir, "stats", &has) != nil {
+	if store.AskAdmin(ctx, dir, "stats", &has) != nil || has.ToName == nil {
 		return []string{} // what was done was done: the server's log tells it, too
 	}
-	list := []string{}
-	for _, d := range has.Devices {
-		list = append(list, d.Path)
-	}
-	if slices.Equal(slices.Sorted(slices.Values(told.Devices)), slices.Sorted(slices.Values(list))) {
-		return []string{}
-	}
-	return list
+	return has.ToName
 }
 
 func (a *app) deviceCommand() *cobra.Command {
@@ -449,8 +438,8 @@ func (a *app) printDevice(r deviceResult) error {
 		}
 		command.Table(w, rows...)
 		if len(r.Settings) > 0 {
-			fmt.Fprintf(w, "\nthe server was told to open other devices: before it starts again, take devices out of its "+
-				"settings,\nor write devices: [%s]\n", strings.Join(r.Settings, ", "))
+			fmt.Fprintf(w, "\nthe server was told to open other devices: before it starts again, %s\n",
+				command.NameDevices(r.Settings))
 		}
 	})
 }

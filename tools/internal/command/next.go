@@ -61,6 +61,10 @@ func NextStep(err error) string {
 	if e != nil && e.Kind == skep.Conflict && e.Op == "add device" {
 		return "skep device list --dir D says which devices the store has"
 	}
+	if e != nil && e.Kind == skep.Conflict && e.Op == "open device" {
+		return "name devices that are this directory's own, each once (--device, devices in the settings): a copy of a " +
+			"store needs copies of its devices"
+	}
 	path := (*fs.PathError)(nil)
 	if errors.As(err, &path) && errors.Is(path.Err, syscall.EROFS) && strings.HasPrefix(path.Path, "/dev/") {
 		return "the block device is read-only (lsblk -o NAME,RO shows it; the kernel log says whether an error made " +

@@ -32,6 +32,15 @@ func TestNextStepOfSystemErrors(t *testing.T) {
 	}
 }
 
+// A copy of a store that names the original's devices takes them: the next step is not about sizes of blocks.
+func TestTheNextStepForADeviceThatACopyHas(t *testing.T) {
+	t.Parallel()
+	taken := &skep.Error{Op: "open device", Kind: skep.Conflict, Field: "/drives/a", Value: "taken by a copy"}
+	next := command.NextStep(taken)
+	assert.Contains(t, next, "copies of its devices")
+	assert.Contains(t, command.NextStep(&skep.Error{Op: "open namespace", Kind: skep.Conflict}), "block size")
+}
+
 // A server is told by its settings, and not only by flags.
 func TestTheNextStepForACapNamesTheSetting(t *testing.T) {
 	t.Parallel()

@@ -60,6 +60,11 @@ func Counts(m map[string]int64) string {
 	return strings.Join(keys, ", ")
 }
 
+// NameDevices says what settings that name other devices than a store has should have instead.
+func NameDevices(has []string) string {
+	return "take devices out of the settings, or write devices: [" + strings.Join(has, ", ") + "]"
+}
+
 // Backend says what moved the bytes and why not something better.
 func Backend(name, reason string, simulated bool) string {
 	if reason != "" {

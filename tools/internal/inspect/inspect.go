@@ -170,23 +170,60 @@ func (v *View) places(ctx context.Context, root catalog.StoreState) (*store.Plac
 	return store.PlacesOf(v.dir, root.StoreID, owner, known), err
 }
 
-// probe opens the drive for reading, without a lock, and reads its superblock.
-func (d *Device) probe(ctx context.Context, id [16]byte) {
-	dev, err := device.Open(d.Path, device.Options{ReadOnly: true, NoLock: true})
+// Others gives the paths of the store's devices, where those that are named are others: not the same by what is written
+// on them, one for one. Nothing where they are the same.
+func (v *View) Others(ctx context.Context, named []string) (has []string, err error) {
+	all, err := v.Devices(ctx)
 	if err != nil {
-		d.Problem = err.Error()
-		return
+		return nil, err
+	}
+	left := map[string]bool{}
+	for _, path := range named {
+		id := path // of what cannot be read
+		if sb, _, err := superblock(ctx, path); err == nil {
+			id = sb.Device.String()
+		}
+		left[id] = true
+	}
+	same := true
+	for _, d := range all.Devices {
+		if d.State == catalog.DeviceRemoved.String() {
+			continue
+		}
+		has = append(has, d.Path)
+		same = same && (left[d.ID] || left[d.Path])
+		delete(left, d.ID)
+		delete(left, d.Path)
+	}
+	if same && len(left) == 0 {
+		return nil, nil
+	}
+	return has, nil
+}
+
+// superblock reads the one of the device at a path.
+func superblock(ctx context.Context, path string) (*segment.Superblock, *device.Info, error) {
+	dev, err := device.Open(path, device.Options{ReadOnly: true, NoLock: true})
+	if err != nil {
+		return nil, nil, err
 	}
 	defer dev.Close()
 	info := dev.Info()
-	d.Present, d.SizeBytes = true, info.Size
-	d.Backend, d.BackendReason, d.Simulated, d.Raw, d.Direct = info.Backend, info.Reason, info.Simulated, info.Raw, info.Direct
 	buf := device.AlignedBuffer(2 * layout.PageSize)
 	if err := device.ReadAt(ctx, dev, buf, 0); err != nil {
-		d.Problem = err.Error()
-		return
+		return nil, &info, err
 	}
 	sb, _, err := segment.ChooseSuperblock(buf[:layout.PageSize], buf[layout.PageSize:])
+	return &sb, &info, err
+}
+
+// probe opens the drive for reading, without a lock, and reads its superblock.
+func (d *Device) probe(ctx context.Context, id [16]byte) {
+	sb, info, err := superblock(ctx, d.Path)
+	if info != nil {
+		d.Present, d.SizeBytes = true, info.Size
+		d.Backend, d.BackendReason, d.Simulated, d.Raw, d.Direct = info.Backend, info.Reason, info.Simulated, info.Raw, info.Direct
+	}
 	switch {
 	case err != nil:
 		d.Problem = err.Error()

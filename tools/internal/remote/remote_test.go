@@ -23,6 +23,7 @@ import (
 	"github.com/skepkv/skep/tools/internal/redistest"
 	"github.com/skepkv/skep/tools/internal/remote"
 	"github.com/skepkv/skep/tools/internal/serve"
+	"github.com/skepkv/skep/wire/auth"
 )
 
 const (
@@ -273,6 +274,54 @@ func TestStatusOfWhatIsNotWell(t *testing.T) {
 	assert.Equal(t, command.Faults, o.Code, o.Stderr)
 	assert.Contains(t, o.Stdout, "/dev/nvme1n1")
 	assert.NotRegexp(t, `(?m)^state +ok`, o.Stdout)
+}
+
+// renamed is a store that has other drives than it was told to open.
+type renamed struct{ *memstore.Store }
+
+func (r renamed) Stats(ctx context.Context) (skep.Stats, error) {
+	st, err := r.Store.Stats(ctx)
+	st.ToName = []string{"/dev/nvme1n1", "/dev/nvme2n1"}
+	return st, err
+}
+
+// A server whose settings name other drives than its store has is well, and status says what to write there.
+func TestStatusSaysWhichDrivesToName(t *testing.T) {
+	t.Parallel()
+	s := begin(t, renamed{memory(t)}, nil)
+	o := at(t, s.at["wire"], "status")
+	assert.Zero(t, o.Code, o.Stderr)
+	assert.Contains(t, o.Stdout, "write devices: [/dev/nvme1n1, /dev/nvme2n1]")
+	assert.Equal(t, []any{"/dev/nvme1n1", "/dev/nvme2n1"}, at(t, s.at["wire"], "status", "--json").OK(t)["to_name"])
+	s = begin(t, memory(t), nil)
+	assert.NotContains(t, at(t, s.at["wire"], "status").Stdout, "settings")
+}
+
+// roomy is a store whose room is known, and whose blocks have one copy or two.
+type roomy struct{ *memstore.Store }
+
+func (r roomy) Stats(ctx context.Context) (skep.Stats, error) {
+	st, err := r.Store.Stats(ctx)
+	st.RoomBytes = 300e6
+	return st, err
+}
+
+// What a store has room for is told with every copy counted, and with the copies that its namespaces have.
+func TestStatusSaysWhatFits(t *testing.T) {
+	t.Parallel()
+	m := memory(t)
+	for i, copies := range []int{2, 1, 2} {
+		_, err := m.OpenNamespace(t.Context(), skep.NamespaceSpec{Tenant: auth.DefaultTenant, Name: string(rune('a' + i)),
+			Copies: copies, Shape: skep.Shape{Kind: skep.Opaque, BlockTokens: 1}})
+		require.NoError(t, err)
+	}
+	s := begin(t, roomy{m}, nil)
+	r := at(t, s.at["wire"], "status", "--json").OK(t)
+	assert.EqualValues(t, 300e6, r["room_bytes"])
+	once, twice := map[string]any{"copies": 1., "bytes": 300e6}, map[string]any{"copies": 2., "bytes": 150e6}
+	assert.Equal(t, []any{once, twice}, r["fits"])
+	text := at(t, s.at["wire"], "status").Stdout
+	assert.Contains(t, text, "300.00 MB of payload at most, every copy counted; 150.00 MB of blocks with 2 copies")
 }
 
 // full is a store that takes no more.

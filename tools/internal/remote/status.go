@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -24,14 +25,23 @@ type StatusResult struct {
 	Blocks        int64         `json:"blocks"`         // stored (blocks)
 	BlockBytes    int64         `json:"block_bytes"`    // payload of them, one copy each (bytes)
 	DeviceBytes   int64         `json:"device_bytes"`   // size of the drives, as far as they are allotted (bytes)
-	CapacityBytes int64         `json:"capacity_bytes"` // the cap on it; 0: none (bytes)
+	CapacityBytes int64         `json:"capacity_bytes"` // the cap that was set on it; 0: none (bytes)
+	RoomBytes     int64         `json:"room_bytes"`     // payload there is room for, all copies counted; 0: unknown (bytes)
+	Fits          []Fit         `json:"fits"`           // the same in blocks, by the copies that namespaces have
 	FreeGroups    int           `json:"free_groups"`    // stripe groups that are free
 	Groups        int           `json:"groups"`         // stripe groups in use
 	Lookups       int64         `json:"lookups"`        // since the store was opened
 	HitRatio      float64       `json:"hit_ratio"`      // keys found ÷ keys looked up, since then
 	Devices       []DeviceRow   `json:"devices"`        // drives of the store
+	ToName        []string      `json:"to_name"`        // to be named in the settings, where these name others; else none
 	Unhealthy     []string      `json:"unhealthy"`      // drives fenced or dead, nodes that do not answer, in words
 	Jobs          []httpapi.Job `json:"jobs"`           // background work
+}
+
+// Fit is what a store has room for in blocks of namespaces with so many copies.
+type Fit struct {
+	Copies int   `json:"copies"` // of each block
+	Bytes  int64 `json:"bytes"`  // payload of blocks, one copy each (bytes)
 }
 
 // DeviceRow is one drive in brief.
@@ -139,6 +149,11 @@ func (r *remote) status(ctx context.Context) (*StatusResult, error) {
 		return nil, err
 	}
 	s := statusOf(r.target.String(), &st)
+	spaces, err := r.c.Namespaces(ctx)
+	if err != nil && skep.KindOf(err) != skep.Denied { // who may not read is not told of them
+		return nil, err
+	}
+	s.fit(spaces)
 	b, err := r.c.Admin(ctx, "jobs", json.RawMessage("{}"))
 	if skep.KindOf(err) == skep.Unsupported { // a server that is no skep serve's
 		return s, nil
@@ -172,8 +187,8 @@ func (r *remote) silentNodes(ctx context.Context, s *StatusResult) error {
 
 func statusOf(server string, st *skep.Stats) *StatusResult {
 	s := &StatusResult{Server: server, State: st.State, Blocks: st.Blocks, BlockBytes: st.BlockBytes, DeviceBytes: st.DeviceBytes,
-		CapacityBytes: st.CapacityBytes, FreeGroups: st.FreeGroups, Groups: st.Groups, Lookups: st.Lookups,
-		Devices: []DeviceRow{}, Unhealthy: []string{}, Jobs: []httpapi.Job{}}
+		CapacityBytes: st.CapacityBytes, RoomBytes: st.RoomBytes, Fits: []Fit{}, FreeGroups: st.FreeGroups, Groups: st.Groups, Lookups: st.Lookups,
+		Devices: []DeviceRow{}, ToName: append([]string{}, st.ToName...), Unhealthy: []string{}, Jobs: []httpapi.Job{}}
 	if st.LookupKeys > 0 {
 		s.HitRatio = float64(st.LookupHits) / float64(st.LookupKeys)
 	}
@@ -184,6 +199,19 @@ func statusOf(server string, st *skep.Stats) *StatusResult {
 		}
 	}
 	return s
+}
+
+// fit reckons what there is room for with the copies that namespaces have.
+func (s *StatusResult) fit(spaces []skep.NamespaceInfo) {
+	used := map[int]bool{}
+	for _, n := range spaces {
+		used[max(1, n.Copies)] = true
+	}
+	for _, c := range slices.Sorted(maps.Keys(used)) {
+		if s.RoomBytes > 0 {
+			s.Fits = append(s.Fits, Fit{c, s.RoomBytes / int64(c)})
+		}
+	}
 }
 
 func (s *StatusResult) well() bool {
@@ -212,11 +240,24 @@ func statusText(w io.Writer, s *StatusResult) {
 		command.Row("blocks", fmt.Sprintf("%d, %s", s.Blocks, command.Size(s.BlockBytes))),
 		command.Row("space", fmt.Sprintf("%s of drives, %s, %d groups in use%s", command.Size(s.DeviceBytes), limit, s.Groups, free)),
 		command.Row("hit ratio", hits)}
+	if s.RoomBytes > 0 {
+		room := command.Size(s.RoomBytes) + " of payload at most, every copy counted"
+		for _, f := range s.Fits {
+			if f.Copies > 1 {
+				room += fmt.Sprintf("; %s of blocks with %d copies", command.Size(f.Bytes), f.Copies)
+			}
+		}
+		rows = slices.Insert(rows, 4, command.Row("room", room))
+	}
 	if !slices.ContainsFunc(s.Unhealthy, func(what string) bool { return strings.HasPrefix(what, "device ") }) {
 		rows = append(rows, command.Row("drives", fmt.Sprintf("%d, all well", len(s.Devices))))
 	}
 	for _, d := range s.Unhealthy {
 		rows = append(rows, command.Row("NOT WELL", d))
+	}
+	if len(s.ToName) > 0 {
+		say := "they name other drives: before the next start " + command.NameDevices(s.ToName)
+		rows = append(rows, command.Row("settings", say))
 	}
 	for _, j := range s.Jobs {
 		if j.State == "idle" {

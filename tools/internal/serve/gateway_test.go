@@ -447,3 +447,40 @@ func TestRedisOfAClusterByTLS(t *testing.T) {
 		})
 	}
 }
+
+// Who sets, deletes or has a key expire at one node is no reader at another. A reader's key is one lookup, at the node
+// that has it.
+func TestWhoSetsAtOneNodeAsksNothingAtAnother(t *testing.T) {
+	t.Parallel()
+	const n = 12
+	r := newRing(t, 3, nil)
+	asked := func() (lookups, keys, hits int64) {
+		for _, c := range r.configs {
+			st, err := wire.Dial(t.Context(), wire.Options{Addr: "unix:" + c.Unix})
+			require.NoError(t, err)
+			s, err := st.Stats(t.Context())
+			require.NoError(t, err)
+			require.NoError(t, st.Close())
+			lookups, keys, hits = lookups+s.Lookups, keys+s.LookupKeys, hits+s.LookupHits
+		}
+		return lookups, keys, hits
+	}
+	rc := r.client(0, "")
+	for i := range n {
+		key := fmt.Sprint("k", i)
+		set(t, rc, key, value(i), 0)
+		set(t, rc, key, value(i+1), time.Hour)
+	}
+	gone, err := rc.Int(t.Context(), "DEL", "k0", "k1", "k2")
+	require.NoError(t, err)
+	require.EqualValues(t, 3, gone)
+	lookups, keys, hits := asked()
+	require.Zero(t, lookups+keys+hits)
+
+	for i := range n {
+		_, err := rc.Get(t.Context(), fmt.Sprint("k", i))
+		require.True(t, err == nil == (i >= 3), "%v", err)
+	}
+	lookups, keys, hits = asked()
+	require.Equal(t, []int64{n, n, n - 3}, []int64{lookups, keys, hits})
+}

@@ -3,6 +3,8 @@ package serve
 import (
 	"bytes"
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"fmt"
 	"log/slog"
 	"net/http"
@@ -231,5 +233,81 @@ func TestCallsAreNotLogged(t *testing.T) {
 	}
 	require.Equal(t, before, r.log.String())
 	require.NoError(t, rc.Close())
+	require.NoError(t, r.stop())
+}
+
+// What a file of settings names by relative paths lies in the file's directory, also when a server that runs in another
+// one is told to read its settings again.
+func TestAReloadTakesRelativePathsFromTheFilesDirectory(t *testing.T) {
+	t.Parallel()
+	p := newPKI(t)
+	at := func(name string) string { return filepath.Join(p.dir, name) }
+	const last = "the-last-token-0123456789"
+	for name, text := range map[string]string{"token": token, "token-2": rotated} {
+		rotate(t, at(name), text)
+	}
+	first := p.issue("server")
+	second := p.issue("server-2")
+	settings := func(n string) {
+		rotate(t, at("skep.yaml"), fmt.Sprintf(`
+dir: d
+file_devices: 1
+unix: none
+listen: none
+resp: 127.0.0.1:0
+http: none
+store: {capacity_bytes: 128MiB, dram_bytes: 32MiB, io_bytes: 64MiB}
+limits: {memory_bytes: 64MiB}
+tls: {cert: server%s.pem, key: server%[1]s.key}
+credentials: [{name: op, tenant: ops, rights: [read, write, admin], token_file: token%[1]s}]
+`, n))
+	}
+	settings("")
+	load := func() (*Config, error) { return Load(at("skep.yaml"), nil, nil) }
+	c, err := load()
+	require.NoError(t, err)
+	st := memstore.New(memstore.Options{})
+	defer st.Close()
+	again := make(chan os.Signal)
+	r := start(t, c, Options{Store: st, Reload: load, Again: again})
+	pool := x509.NewCertPool()
+	pool.AddCert(p.ca)
+	takes := func(token string) bool {
+		o := patient(r.at("resp"))
+		o.TLS, o.Password, o.Retries = &tls.Config{RootCAs: pool}, token, 0
+		rc := redistest.New(o)
+		defer rc.Close()
+		return rc.Ping(t.Context()) == nil
+	}
+	shows := func(cert tls.Certificate) bool {
+		conn, err := tls.Dial("tcp", r.at("resp"), &tls.Config{RootCAs: pool})
+		require.NoError(t, err)
+		defer conn.Close()
+		return bytes.Equal(conn.ConnectionState().PeerCertificates[0].Raw, cert.Certificate[0])
+	}
+	reload := func() {
+		t.Helper()
+		before := strings.Count(r.log.String(), "msg=reloaded ")
+		again <- os.Interrupt
+		storetest.Eventually(t, "it is reloaded", func() bool {
+			return strings.Count(r.log.String(), "msg=reloaded ") > before
+		})
+	}
+	require.True(t, takes(token) && shows(first))
+
+	settings("-2")
+	reload()
+	require.True(t, takes(rotated), "the token of a file that is named from now on")
+	require.False(t, takes(token))
+	require.True(t, shows(second), "and the certificate")
+
+	rotate(t, at("token-2"), last)
+	third := p.issue("server-2")
+	reload()
+	require.True(t, takes(last), "the token that is in the file now")
+	require.False(t, takes(rotated))
+	require.True(t, shows(third), "and the certificate")
+	require.NotContains(t, r.log.String(), "not reloaded")
+	require.NotContains(t, r.log.String(), "need a restart")
 	require.NoError(t, r.stop())
 }

@@ -99,3 +99,36 @@ func TestSettingsAreShownAndChecked(t *testing.T) {
 	code, _, errs = run("config", "check")
 	require.Equal(t, 2, code, errs)
 }
+
+// A store was given another drive than its settings name: to check the settings says which it has. A drive is known by
+// what is written on it, whatever leads to it.
+func TestCheckSaysThatSettingsNameOtherDrives(t *testing.T) {
+	t.Parallel()
+	program := command.Program{Name: "skep"}
+	program.Commands = func(a *command.App) []*cobra.Command { return []*cobra.Command{Config(a)} }
+	dir := t.TempDir()
+	at := func(name string) string { return filepath.Join(dir, name) }
+	check := func(devices string) string {
+		require.NoError(t, os.WriteFile(at("skep.yaml"), []byte("dir: store\n"+devices+"\n"), 0o600))
+		var out, errs bytes.Buffer
+		code := program.Main(t.Context(), []string{"config", "check", at("skep.yaml")}, strings.NewReader(""), &out, &errs)
+		require.Zero(t, code, errs.String())
+		return errs.String()
+	}
+	require.Empty(t, check("devices: [a, b]"), "there is no store yet")
+	st, err := store.Open(t.Context(), store.Options{Dir: at("store"), Devices: []string{at("a"), at("b")},
+		CapacityBytes: 128 << 20, IOBytes: 64 << 20, CacheBytes: -1})
+	require.NoError(t, err)
+	require.Empty(t, check("devices: [b, a]"), "in any order, while it is open")
+	_, err = st.ReplaceDevice(t.Context(), "0", store.NewDevice{Path: at("new")}, store.MoveOptions{})
+	require.NoError(t, err)
+	require.NoError(t, st.Close())
+	require.NoError(t, os.Symlink(at("new"), at("by-id")))
+
+	has := "write devices: [" + at("b") + ", " + at("new") + "]"
+	require.Contains(t, check("devices: [a, b]"), has)
+	require.Contains(t, check("devices: [b]"), has)
+	require.Contains(t, check("devices: [a, b, new]"), has)
+	require.Empty(t, check("devices: [by-id, b]"))
+	require.Empty(t, check("file_devices: 2"))
+}

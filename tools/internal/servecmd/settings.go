@@ -1,9 +1,11 @@
 package servecmd
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"os"
 	"strings"
 	"time"
@@ -11,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/skepkv/skep/tools/internal/command"
+	"github.com/skepkv/skep/tools/internal/inspect"
 	"github.com/skepkv/skep/tools/internal/serve"
 	"github.com/skepkv/skep/tools/internal/units"
 )
@@ -91,7 +94,7 @@ read to check them; what they hold is not printed.`,
 			}
 			return nil
 		},
-		RunE: func(_ *cobra.Command, args []string) error {
+		RunE: func(cmd *cobra.Command, args []string) error {
 			c, err := serve.Load(args[0], os.Environ(), nil)
 			if err != nil {
 				return asProblems(err)
@@ -99,9 +102,30 @@ read to check them; what they hold is not printed.`,
 			for _, d := range c.Doubts(0, time.Now()) {
 				a.Note("warning: %s", d)
 			}
+			if has := otherDevices(cmd.Context(), c); len(has) > 0 {
+				a.Note("warning: devices names others than the store in %s has: %s", c.Dir, command.NameDevices(has))
+			}
 			return a.Print(Checked{args[0]}, func(w io.Writer) { fmt.Fprintf(w, "%s is in order\n", args[0]) })
 		},
 	}
 	cmd.AddCommand(show, check)
 	return cmd
+}
+
+// otherDevices are the paths of the devices of the store that settings are of, where they name others. Where there is
+// no store yet, or its catalog cannot be read, nothing is known.
+func otherDevices(ctx context.Context, c *serve.Config) []string {
+	if len(c.Devices) == 0 {
+		return nil
+	}
+	v, err := inspect.Open(c.Dir, slog.New(slog.DiscardHandler))
+	if err != nil {
+		return nil
+	}
+	defer v.Close()
+	has, err := v.Others(ctx, c.Devices)
+	if err != nil {
+		return nil
+	}
+	return has
 }

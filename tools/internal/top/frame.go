@@ -119,6 +119,9 @@ func (f *frame) head(dir string, now time.Time) {
 	if b.CapacityBytes > 0 {
 		limit = "cap " + size(b.CapacityBytes)
 	}
+	if b.RoomBytes > 0 {
+		limit += ", room " + size(b.RoomBytes)
+	}
 	f.add("%d blocks, %s   devices %s, %s   groups %d, %d free", b.Blocks, size(b.BlockBytes), size(b.DeviceBytes), limit, b.Groups, b.FreeGroups)
 }
 
