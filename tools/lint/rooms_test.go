@@ -136,9 +136,10 @@ var parts = map[string][]string{
 	"store/storetest":          {"store/memstore"},
 
 	"replication": {"replication/clustermap", "replication/placement", "replication/known",
-		"replication/calls", "replication/checks", "replication/copies", "replication/errand", "replication/keeper",
-		"replication/lent", "replication/lives", "replication/merge", "replication/owed", "replication/promises",
-		"replication/pace", "replication/runs", "replication/sched", "replication/seeds", "replication/units"},
+		"replication/calls", "replication/checks", "replication/copies", "replication/errand", "replication/idle",
+		"replication/keeper", "replication/lent", "replication/lives", "replication/merge", "replication/owed",
+		"replication/pace", "replication/promises", "replication/runs", "replication/sched", "replication/seeds",
+		"replication/units"},
 	"replication/fence":      {"replication/calls", "replication/clustermap"},
 	"replication/sealed":     {"replication/clustermap"},
 	"replication/bucket":     {"replication/runs"},
