@@ -264,7 +264,7 @@ var (
 		"Copies sent to nodes that lacked them.", nil, nil)
 	descRepairBytes = prometheus.NewDesc("skep_repair_bytes_total",
 		"Payload of copies sent to nodes that lacked them.", nil, nil)
-	descRepairRate  = prometheus.NewDesc("skep_repair_rate_bytes",
+	descRepairRate = prometheus.NewDesc("skep_repair_rate_bytes",
 		"Bytes a second that the repair under way keeps to; 0: none.", nil, nil)
 	descRepairLacks = prometheus.NewDesc("skep_repair_missing",
 		"Copies that nodes lack after the last repair: declined, away, or not to be read.", []string{"why"}, nil)

@@ -506,20 +506,6 @@ func (s *server) make(ctx context.Context) (err error) {
 	return s.makeEvents()
 }
 
-// observe records a call of the binary protocol.
-func (s *server) observe(c wireserver.Call) {
-	outcome := watch.OK
-	if c.Err != nil {
-		outcome = watch.Error
-		if skep.KindOf(c.Err) == skep.Overloaded {
-			outcome = watch.Shed
-		}
-	}
-	s.use.asked(&c)
-	s.watch.Record(watch.Call{Protocol: "wire", Name: c.Type.String(), Tenant: c.Tenant, Outcome: outcome,
-		Start: c.Began, Duration: c.Took, Bytes: c.Bytes})
-}
-
 // admin carries out administrative calls of the binary protocol: the same jobs as over
 // HTTP, as {"job": …, "action": …}.
 func (s *server) admin(ctx context.Context, _ auth.Identity, name string, in json.RawMessage) (json.RawMessage, error) {

@@ -5,6 +5,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/replication/idle"
 	"github.com/skepkv/skep/wire/frames"
 	wireserver "github.com/skepkv/skep/wire/server"
@@ -33,6 +34,20 @@ func (u *use) asked(c *wireserver.Call) {
 			u.done.Add(idle.Call + c.Bytes)
 		}
 	}
+}
+
+// observe records a call of the binary protocol.
+func (s *server) observe(c wireserver.Call) {
+	outcome := watch.OK
+	if c.Err != nil {
+		outcome = watch.Error
+		if skep.KindOf(c.Err) == skep.Overloaded {
+			outcome = watch.Shed
+		}
+	}
+	s.use.asked(&c)
+	s.watch.Record(watch.Call{Protocol: "wire", Name: c.Type.String(), Tenant: c.Tenant, Outcome: outcome,
+		Start: c.Began, Duration: c.Took, Bytes: c.Bytes})
 }
 
 // told notes a call of another protocol. The HTTP interface is for people, and for who watches the node.
