@@ -176,8 +176,14 @@ func TestClientsSlowRepairsDown(t *testing.T) {
 	}
 	c := r.configs[0].Peers
 	for _, busy := range []int{0, 1} {
-		require.Eventually(t, func() bool { return sent() == int64(c.RepairIdleRate) }, time.Minute, time.Second,
-			"clients use neither")
+		storetest.Eventually(t, "clients use neither", func() bool {
+			for _, n := range nodes {
+				if st, err := n.Stats(t.Context()); err != nil || !st.Idle {
+					return false
+				}
+			}
+			return sent() == int64(c.RepairIdleRate)
+		})
 		storetest.Eventually(t, fmt.Sprintf("clients use node %d", busy), func() bool {
 			uses(busy)
 			return sent() == int64(c.RepairRate)

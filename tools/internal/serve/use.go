@@ -50,9 +50,9 @@ func (s *server) observe(c wireserver.Call) {
 		Start: c.Began, Duration: c.Took, Bytes: c.Bytes})
 }
 
-// told notes a call of another protocol. The HTTP interface is for people, and for who watches the node.
+// told notes a call of another protocol. Most of what HTTP is asked comes from people, and from who watches the node.
 func (u *use) told(c watch.Call) {
-	if c.Protocol == "resp" {
+	if c.Protocol == "resp" || c.Protocol == "http" && (c.Name == "lookup" || c.Name == "route") {
 		u.done.Add(idle.Call + c.Bytes)
 	}
 }

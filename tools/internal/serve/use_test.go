@@ -34,6 +34,8 @@ func TestWhatIsUse(t *testing.T) {
 	u.told(watch.Call{Protocol: "resp", Bytes: 100})
 	require.EqualValues(t, idle.Call+100, u.done.Load())
 	u.told(watch.Call{Protocol: "wire", Bytes: 100}) // which was noted
-	u.told(watch.Call{Protocol: "http", Bytes: 100})
+	u.told(watch.Call{Protocol: "http", Name: "stats"})
 	require.EqualValues(t, idle.Call+100, u.done.Load())
+	u.told(watch.Call{Protocol: "http", Name: "route"})
+	require.EqualValues(t, 2*idle.Call+100, u.done.Load())
 }
