@@ -45,18 +45,18 @@ type Meter struct {
 func (m *Meter) See(now time.Time, total int64, restoring bool) (idle bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	switch {
-	case m.at.IsZero():
+	if m.at.IsZero() {
 		m.at, m.total, m.wait = now, total, least
-	case now.Before(m.at): // the clock was set back: it is quiet from now on, if it is
-		m.at, m.since = now, now
 	}
-	took := now.Sub(m.at)
+	if m.since.After(now) { // the clock was set back
+		m.since = now
+	}
+	took := max(0, now.Sub(m.at))
 	done := float64(max(0, total-m.total))
 	if restoring {
 		done += under * min(took, span).Seconds()
 	}
-	m.at, m.total = now, total
+	m.at, m.total = now, max(m.total, total)
 	if x := took.Seconds() / span.Seconds(); x > 0 {
 		done *= (1 - math.Exp(-x)) / x // it came evenly: what of it is remembered
 		m.level *= math.Exp(-x)

@@ -120,6 +120,17 @@ func TestBursts(t *testing.T) {
 	require.Equal(t, 20, bursts(time.Minute, 10))
 }
 
+// Of several that look at once one may come a little late: that is no jump.
+func TestALookThatComesLate(t *testing.T) {
+	t.Parallel()
+	n := begin()
+	for range 12 {
+		n.goes(0, look, look)
+		n.See(n.now.Add(-time.Millisecond), n.total, false)
+	}
+	require.True(t, n.idle)
+}
+
 // A clock that is set back has what is quiet be waited for anew, and one that is set forward, or a node that was not
 // looked at for long, has no calls forgotten that may be of just now.
 func TestTheClockJumps(t *testing.T) {
