@@ -9,6 +9,7 @@ import (
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/replication/clustermap"
+	"github.com/skepkv/skep/replication/flow"
 	"github.com/skepkv/skep/replication/keeper"
 	"github.com/skepkv/skep/replication/runs"
 )
@@ -17,12 +18,8 @@ import (
 type RepairOptions struct {
 	// Keeper is the node's own Store, which this one was made of.
 	Keeper *keeper.Keeper
-	// Rate is how many bytes a second go to other nodes, all together; 0: as many as they take. IdleRate takes its place
-	// where it is more, Idle says that clients have left this node, and the other one says so in its Stats; nil: they
-	// have not. Told is told which of the two it is, whenever that changes, one call at a time; nil: nobody.
-	Rate, IdleRate int64
-	Idle           func() bool
-	Told           func(rate int64)
+	// Pace is how fast copies go to other nodes.
+	Pace flow.Options
 	// Progress is told how far it is, now and then, one call at a time; nil: nobody.
 	Progress func(Repaired)
 }
@@ -77,7 +74,7 @@ func (s *Store) Repair(ctx context.Context, o RepairOptions) (Repaired, error) {
 		if !v.mapped() || len(v.owner) < 2 {
 			return Repaired{}, nil
 		}
-		x := &repair{many: many{s, v}, o: o, flow: newFlow(&o), full: map[*node]bool{}}
+		x := &repair{many: many{s, v}, o: o, flow: flow.New(o.Pace), full: map[*node]bool{}}
 		err := x.all(v.mark(ctx))
 		if try < repairBegins && skep.KindOf(err) == skep.StaleMap && s.learn(ctx, v.of.Epoch) {
 			continue
@@ -91,7 +88,7 @@ type repair struct {
 	many
 	o    RepairOptions
 	self *node
-	flow *flow
+	flow *flow.Flow
 
 	mu   sync.Mutex
 	sum  Repaired
@@ -439,7 +436,7 @@ func (r *spaceRepair) sendSome(ctx context.Context, n *node, run []skep.StoredBl
 	for i := range run {
 		size += runs.Bytes(&run[i])
 	}
-	if err := r.flow.wait(ctx, n, size); err != nil {
+	if err := r.flow.Wait(ctx, n.ID, n.st, size); err != nil {
 		return 0, ended(ctx, op)
 	}
 	f, err := r.o.Keeper.Depart(ctx, r.local, run)
@@ -483,7 +480,7 @@ func (r *spaceRepair) sendSome(ctx context.Context, n *node, run []skep.StoredBl
 		err, held = skep.Held(err)
 		return err
 	})
-	r.flow.took(n, time.Since(began))
+	r.flow.Took(n.ID, time.Since(began))
 	if err != nil {
 		f.Doubt.Store(ctx.Err() != nil || r.away(outOfTime(ctx, err)))
 		return 0, outOfTime(ctx, err)

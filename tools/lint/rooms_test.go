@@ -136,11 +136,12 @@ var parts = map[string][]string{
 	"store/storetest":          {"store/memstore"},
 
 	"replication": {"replication/clustermap", "replication/placement", "replication/known",
-		"replication/calls", "replication/checks", "replication/copies", "replication/errand", "replication/idle",
+		"replication/calls", "replication/checks", "replication/copies", "replication/errand", "replication/flow",
 		"replication/keeper", "replication/lent", "replication/lives", "replication/merge", "replication/owed",
 		"replication/pace", "replication/promises", "replication/runs", "replication/sched", "replication/seeds",
 		"replication/units"},
 	"replication/fence":      {"replication/calls", "replication/clustermap"},
+	"replication/flow":       {"replication/runs"},
 	"replication/sealed":     {"replication/clustermap"},
 	"replication/bucket":     {"replication/runs"},
 	"replication/bucket/s3":  {"replication/bucket"},

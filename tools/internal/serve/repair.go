@@ -13,6 +13,7 @@ import (
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/replication"
+	"github.com/skepkv/skep/replication/flow"
 	"github.com/skepkv/skep/replication/keeper"
 	"github.com/skepkv/skep/tools/internal/member"
 )
@@ -45,9 +46,7 @@ type repairer struct {
 	whole  *replication.Store
 	others *others
 	keeper *keeper.Keeper
-	rate   int64
-	faster int64       // while clients use neither node
-	idle   func() bool // clients have left this node; nil: they have not
+	pace   flow.Options // but for Told
 	every  time.Duration
 	log    *slog.Logger
 	wake   chan struct{}
@@ -61,10 +60,9 @@ type repairer struct {
 }
 
 func (s *server) newRepairer(k *keeper.Keeper) *repairer {
-	return &repairer{whole: s.whole, others: s.others, keeper: k, rate: int64(s.c.Peers.RepairRate),
-		faster: int64(s.c.Peers.RepairIdleRate), idle: s.idle,
-		every: time.Duration(s.c.Peers.RepairEvery), log: s.log.With("part", "repair"), wake: make(chan struct{}, 1),
-		turn: make(chan struct{}, 1)}
+	return &repairer{whole: s.whole, others: s.others, keeper: k, every: time.Duration(s.c.Peers.RepairEvery),
+		pace: flow.Options{Rate: int64(s.c.Peers.RepairRate), IdleRate: int64(s.c.Peers.RepairIdleRate), Idle: s.idle},
+		log:  s.log.With("part", "repair"), wake: make(chan struct{}, 1), turn: make(chan struct{}, 1)}
 }
 
 // run repairs until ctx ends.
@@ -79,8 +77,8 @@ func (r *repairer) run(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-look.C:
-			if r.idle != nil {
-				r.idle() // so that it is known when a repair begins
+			if r.pace.Idle != nil {
+				r.pace.Idle() // so that it is known when a repair begins
 			}
 			again := first
 			if m := r.whole.Map(); m.Epoch != epoch {
@@ -108,8 +106,8 @@ func (r *repairer) once(ctx context.Context) error {
 	r.mu.Lock()
 	r.now = member.Repair{Running: true, Number: r.now.Number + 1, Runs: r.now.Runs, Began: time.Now()}
 	r.mu.Unlock()
-	o := replication.RepairOptions{Keeper: r.keeper, Rate: r.rate, IdleRate: r.faster, Idle: r.idle}
-	o.Told = func(rate int64) {
+	o := replication.RepairOptions{Keeper: r.keeper, Pace: r.pace}
+	o.Pace.Told = func(rate int64) {
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		r.now.Rate = rate

@@ -1,4 +1,4 @@
-package replication
+package flow
 
 import (
 	"context"
@@ -13,9 +13,10 @@ import (
 	"github.com/skepkv/skep/replication/runs"
 )
 
-// told is a Store that tells whether clients have left it.
+// told is a node that tells whether clients have left it.
 type told struct {
-	skep.Store
+	skep.Observer
+	id           uint64
 	idle, silent bool
 	asked        int
 }
@@ -31,9 +32,9 @@ func (s *told) Stats(ctx context.Context) (skep.Stats, error) {
 
 const usual, fast = 64 << 20, 1 << 30
 
-// sending is a flow of a node that clients have left, or not, to others.
+// sending is a Flow of a node that clients have left, or not, to others.
 type sending struct {
-	*flow
+	*Flow
 	t    *testing.T
 	idle atomic.Bool
 	told []int64
@@ -42,16 +43,16 @@ type sending struct {
 func sends(t *testing.T, rate, idleRate int64) *sending {
 	s := &sending{t: t}
 	s.idle.Store(true)
-	s.flow = newFlow(&RepairOptions{Rate: rate, IdleRate: idleRate, Idle: s.idle.Load,
+	s.Flow = New(Options{Rate: rate, IdleRate: idleRate, Idle: s.idle.Load,
 		Told: func(rate int64) { s.told = append(s.told, rate) }})
 	return s
 }
 
 // lasts is how long it takes to send so much in runs, and at which rate the last of it goes.
-func (s *sending) lasts(n *node, bytes int64) (d time.Duration, rate int64) {
+func (s *sending) lasts(n *told, bytes int64) (d time.Duration, rate int64) {
 	began := time.Now()
 	for ; bytes > 0; bytes -= runs.MaxBytes {
-		require.NoError(s.t, s.wait(s.t.Context(), n, min(bytes, runs.MaxBytes)))
+		require.NoError(s.t, s.Wait(s.t.Context(), n.id, n, min(bytes, runs.MaxBytes)))
 	}
 	return time.Since(began), s.now
 }
@@ -62,12 +63,11 @@ func TestCopiesGoFastWhileNobodyIsHeldUp(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := sends(t, usual, fast)
-		there, used := &told{idle: true}, &told{}
-		a, b := &node{st: there}, &node{st: used}
+		a, b := &told{id: 1, idle: true}, &told{id: 2}
 		d, rate := s.lasts(a, 8<<30)
 		require.EqualValues(t, fast, rate)
 		require.InDelta(t, 8, d.Seconds(), .1)
-		require.InDelta(t, 17, there.asked, 2, "it is asked twice a second")
+		require.InDelta(t, 17, a.asked, 2, "it is asked twice a second")
 		d, rate = s.lasts(b, 1<<30)
 		require.EqualValues(t, usual, rate)
 		require.InDelta(t, 16, d.Seconds(), .5)
@@ -82,7 +82,7 @@ func TestCopiesGoFastWhileNobodyIsHeldUp(t *testing.T) {
 		s.idle.Store(true)
 		_, rate = s.lasts(a, 1)
 		require.EqualValues(t, fast, rate)
-		there.idle = false
+		a.idle = false
 		s.lasts(a, fast/2)
 		_, rate = s.lasts(a, 1)
 		require.EqualValues(t, usual, rate)
@@ -96,13 +96,12 @@ func TestWhoTakesLongIsSentCopiesSlowly(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := sends(t, usual, fast)
-		there := &told{idle: true}
-		a := &node{st: there}
+		a := &told{idle: true}
 		s.lasts(a, fast)
-		s.took(a, slowPut-1)
+		s.Took(a.id, slowPut-1)
 		_, rate := s.lasts(a, 1)
 		require.EqualValues(t, fast, rate)
-		s.took(a, slowPut)
+		s.Took(a.id, slowPut)
 		d, rate := s.lasts(a, usual*9)
 		require.EqualValues(t, usual, rate)
 		require.Less(t, d, slowFor)
@@ -110,7 +109,7 @@ func TestWhoTakesLongIsSentCopiesSlowly(t *testing.T) {
 		_, rate = s.lasts(a, 1)
 		require.EqualValues(t, fast, rate)
 
-		there.silent = true
+		a.silent = true
 		d, rate = s.lasts(a, usual*10)
 		require.EqualValues(t, usual, rate)
 		require.Less(t, d, 30*time.Second)
@@ -122,7 +121,7 @@ func TestWhoTakesLongIsSentCopiesSlowly(t *testing.T) {
 func TestRatesOfAFlow(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		a := &node{st: &told{idle: true}}
+		a := &told{idle: true}
 		s := sends(t, 1<<20, fast)
 		s.idle.Store(false)
 		s.lasts(a, runs.MaxBytes)
