@@ -10,6 +10,7 @@ type Stats struct {
 	Opened        time.Time `json:"opened"`         // when the store was opened
 	Epoch         uint64    `json:"epoch"`          // of its event cursors: another one at each open (Cursor)
 	State         string    `json:"state"`          // "ok", "read-only", "failed: why"
+	Idle          bool      `json:"idle"`           // of a server: clients have left; false: not known, or not
 
 	Blocks        int64 `json:"blocks"`         // stored
 	BlockBytes    int64 `json:"block_bytes"`    // payload of stored blocks, one copy each; purged ones count until they are cleaned away

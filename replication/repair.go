@@ -7,10 +7,9 @@ import (
 	"sync"
 	"time"
 
-	"golang.org/x/time/rate"
-
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/replication/clustermap"
+	"github.com/skepkv/skep/replication/flow"
 	"github.com/skepkv/skep/replication/keeper"
 	"github.com/skepkv/skep/replication/runs"
 )
@@ -19,8 +18,8 @@ import (
 type RepairOptions struct {
 	// Keeper is the node's own Store, which this one was made of.
 	Keeper *keeper.Keeper
-	// Rate is how many bytes a second go to other nodes, all together; 0: as many as they take.
-	Rate int64
+	// Pace is how fast copies go to other nodes.
+	Pace flow.Options
 	// Progress is told how far it is, now and then, one call at a time; nil: nobody.
 	Progress func(Repaired)
 }
@@ -75,10 +74,7 @@ func (s *Store) Repair(ctx context.Context, o RepairOptions) (Repaired, error) {
 		if !v.mapped() || len(v.owner) < 2 {
 			return Repaired{}, nil
 		}
-		x := &repair{many: many{s, v}, o: o, pace: rate.NewLimiter(rate.Inf, 0), full: map[*node]bool{}}
-		if o.Rate > 0 {
-			x.pace = rate.NewLimiter(rate.Limit(o.Rate), runs.MaxBytes)
-		}
+		x := &repair{many: many{s, v}, o: o, flow: flow.New(o.Pace), full: map[*node]bool{}}
 		err := x.all(v.mark(ctx))
 		if try < repairBegins && skep.KindOf(err) == skep.StaleMap && s.learn(ctx, v.of.Epoch) {
 			continue
@@ -92,7 +88,7 @@ type repair struct {
 	many
 	o    RepairOptions
 	self *node
-	pace *rate.Limiter
+	flow *flow.Flow
 
 	mu   sync.Mutex
 	sum  Repaired
@@ -440,10 +436,8 @@ func (r *spaceRepair) sendSome(ctx context.Context, n *node, run []skep.StoredBl
 	for i := range run {
 		size += runs.Bytes(&run[i])
 	}
-	for left := size; left > 0; left -= runs.MaxBytes {
-		if err := r.pace.WaitN(ctx, int(min(left, runs.MaxBytes))); err != nil {
-			return 0, ended(ctx, op)
-		}
+	if err := r.flow.Wait(ctx, n.ID, n.st, size); err != nil {
+		return 0, ended(ctx, op)
 	}
 	f, err := r.o.Keeper.Depart(ctx, r.local, run)
 	if err != nil {
@@ -479,12 +473,14 @@ func (r *spaceRepair) sendSome(ctx context.Context, n *node, run []skep.StoredBl
 	call, cancel := context.WithTimeout(ctx, repairCall)
 	defer cancel()
 	var results []skep.PutResult
+	began := time.Now()
 	err = r.on(call, op, n, r.sp, false, func(ctx context.Context, id skep.NamespaceID) (err error) {
 		q.Namespace = id
 		results, err = n.st.Put(ctx, q)
 		err, held = skep.Held(err)
 		return err
 	})
+	r.flow.Took(n.ID, time.Since(began))
 	if err != nil {
 		f.Doubt.Store(ctx.Err() != nil || r.away(outOfTime(ctx, err)))
 		return 0, outOfTime(ctx, err)

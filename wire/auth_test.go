@@ -138,6 +138,7 @@ type protected struct {
 func protect(t *testing.T, d *auth.Directory) *protected {
 	p := &protected{}
 	p.rig = serve(t, "tcp", newMemstore(storetest.Config{}), server.Options{Auth: d, ClusterMap: []byte("{}"),
+		Idle: func() bool { return true },
 		Admin: func(context.Context, auth.Identity, string, json.RawMessage) (json.RawMessage, error) {
 			p.admin++
 			return json.RawMessage("{}"), nil

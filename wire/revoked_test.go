@@ -148,7 +148,7 @@ func TestWholeStoreIsTheOperators(t *testing.T) {
 	require.EqualValues(t, 1, asked.Load())
 }
 
-// A node of a cluster is told of another whether it was opened anew and has room, and no more: it has the right write
+// A node of a cluster is told of another whether it was opened anew, has room, and is idle, and no more: it has the right write
 // for every tenant. Who may only read, or write as one tenant, is told nothing.
 func TestWhatANodeIsToldOfAnother(t *testing.T) {
 	t.Parallel()
@@ -170,7 +170,8 @@ func TestWhatANodeIsToldOfAnother(t *testing.T) {
 	told, err := as(nodes).Stats(t.Context())
 	require.NoError(t, err)
 	require.Equal(t, skep.Stats{Opened: whole.Opened, State: whole.State, CapacityBytes: whole.CapacityBytes,
-		DeviceBytes: whole.DeviceBytes, FreeGroups: whole.FreeGroups, Groups: whole.Groups, Evicted: whole.Evicted}, told)
+		DeviceBytes: whole.DeviceBytes, FreeGroups: whole.FreeGroups, Groups: whole.Groups, Evicted: whole.Evicted,
+		Idle: true}, told)
 	for _, token := range []string{looks, tokenWriter} {
 		_, err = as(token).Stats(t.Context())
 		require.ErrorIs(t, err, skep.Denied, token)

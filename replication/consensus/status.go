@@ -58,6 +58,7 @@ type Load struct {
 	Missing   int64 `json:"missing"`
 	Repairing bool  `json:"repairing"`  // one is under way
 	Sent      int64 `json:"sent_bytes"` // payload that the one under way, or the last one, sent (bytes)
+	Rate      int64 `json:"rate"`       // that the one under way keeps to now; 0: it sends nothing (bytes a second)
 	// tenants that it has encryption keys for; *: all that have none of their own; absent: it does not say
 	Keys []string `json:"keys,omitzero"`
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/skepkv/skep/replication/clustermap"
 	"github.com/skepkv/skep/replication/consensus"
 	"github.com/skepkv/skep/replication/fence"
+	"github.com/skepkv/skep/replication/flow"
 	"github.com/skepkv/skep/replication/keeper"
 	"github.com/skepkv/skep/wire"
 	"github.com/skepkv/skep/wire/server"
@@ -192,7 +193,7 @@ func (p *process) repairs(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		}
-		got, err := p.whole.Repair(ctx, replication.RepairOptions{Keeper: p.keeper, Rate: 64 << 20})
+		got, err := p.whole.Repair(ctx, replication.RepairOptions{Keeper: p.keeper, Pace: flow.Options{Rate: 64 << 20}})
 		p.sent.Add(got.Copied)
 		if err == nil {
 			p.lacks.Store(got.Declined + got.Away + got.Unread)

@@ -397,15 +397,20 @@ func stats(ctx context.Context, r *request) (frames.Message, error) {
 	if err != nil {
 		return nil, err
 	}
+	if f := r.x.s.opt.Idle; f != nil {
+		st.Idle = f()
+	}
 	var told any = &st
 	if r.x.who.Rights&auth.Operator == 0 {
-		told = &nodeStats{st.Opened, st.State, st.CapacityBytes, st.DeviceBytes, st.FreeGroups, st.Groups, st.Evicted}
+		told = &nodeStats{st.Opened, st.State, st.CapacityBytes, st.DeviceBytes, st.FreeGroups, st.Groups, st.Evicted,
+			st.Idle}
 	}
 	b, err := json.Marshal(told)
 	return &frames.Document{Bytes: b}, err
 }
 
-// nodeStats is what another node is told: whether the Store was opened anew, and whether it has room to spare.
+// nodeStats is what another node is told: whether the Store was opened anew, whether it has room to spare, and whether
+// clients have left.
 type nodeStats struct {
 	Opened        time.Time `json:"opened"`
 	State         string    `json:"state"`
@@ -414,6 +419,7 @@ type nodeStats struct {
 	FreeGroups    int       `json:"free_groups"`
 	Groups        int       `json:"groups"`
 	Evicted       int64     `json:"evicted"`
+	Idle          bool      `json:"idle"`
 }
 
 func clusterMap(_ context.Context, r *request) (frames.Message, error) {

@@ -29,7 +29,8 @@ type serverConn struct {
 	memory   *auth.Held // its tenant's, as files
 	files    *auth.Held
 	client   clientID
-	known    bool // counted in Server.clients
+	name     string // of the client, as it calls itself
+	known    bool   // counted in Server.clients
 	features uint32
 	inVain   uint32      // the newest map that a request has waited for, and that did not come
 	polite   atomic.Bool // the client said goodbye
@@ -203,7 +204,7 @@ func (x *serverConn) greet() error {
 	x.s.clients[x.client]++
 	x.s.mu.Unlock()
 	x.unwatch = x.who.Until(x.revoked)
-	x.features = m.Features & frames.Features
+	x.name, x.features = m.Name, m.Features&frames.Features
 	if x.s.cluster.Load() == nil {
 		x.features &^= frames.FeatureEpoch
 	}
@@ -422,7 +423,8 @@ func (x *serverConn) observe(r *request, err error) {
 	x.s.count.calls.Add(1)
 	r.traced(err)
 	if o := x.s.opt.Observe; o != nil {
-		o(Call{Type: r.h.Type, Tenant: x.who.Tenant, Began: r.began, Took: time.Since(r.began), Bytes: int64(r.h.Payload), Err: err})
+		o(Call{Type: r.h.Type, Tenant: x.who.Tenant, Client: x.name, Began: r.began, Took: time.Since(r.began),
+			Bytes: int64(r.h.Payload), Err: err})
 	}
 }
 

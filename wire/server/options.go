@@ -104,6 +104,8 @@ type Options struct {
 	// Copies is how many copies a namespace has that is made by who leaves it to the server (0); nil: 1.
 	Copies func(namespace string) int
 	Node   string // which of the map's nodes it is, by name; "": clients are not told
+	// Idle says whether clients have left, for Stats; nil: that is not known.
+	Idle func() bool
 	// Tracer makes a span of every call, below which the Store's are; nil: none are made.
 	Tracer trace.Tracer
 	// Observe is told of every call that ended. It must not block.
@@ -114,6 +116,7 @@ type Options struct {
 type Call struct {
 	Type   frames.Type
 	Tenant string
+	Client string // as it calls itself; nobody has checked it
 	Began  time.Time
 	Took   time.Duration
 	Bytes  int64 // of the call's payload

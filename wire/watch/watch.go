@@ -40,6 +40,8 @@ type Recorder struct {
 	latency *prometheus.HistogramVec
 	bytes   *prometheus.CounterVec
 
+	tell func(Call) // nil: nobody
+
 	mu    sync.Mutex
 	rings [slots]minute
 }
@@ -62,6 +64,9 @@ func New() *Recorder {
 	}
 }
 
+// Tell has f told of each call, which must not block. It comes before the first of them.
+func (r *Recorder) Tell(f func(Call)) { r.tell = f }
+
 // Describe implements prometheus.Collector.
 func (r *Recorder) Describe(to chan<- *prometheus.Desc) {
 	r.latency.Describe(to)
@@ -82,6 +87,9 @@ func (r *Recorder) Record(c Call) {
 	r.latency.WithLabelValues(c.Protocol, c.Name, c.Outcome).Observe(c.Duration.Seconds())
 	if c.Bytes > 0 {
 		r.bytes.WithLabelValues(c.Protocol, c.Name, strings.ToValidUTF8(c.Tenant, "\uFFFD")).Add(float64(c.Bytes))
+	}
+	if r.tell != nil {
+		r.tell(c)
 	}
 	now := c.Start.Add(c.Duration).Unix() / int64(slot/time.Second)
 	r.mu.Lock()

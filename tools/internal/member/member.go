@@ -112,7 +112,16 @@ type Repair struct {
 	Began   time.Time `json:"began"`  // zero: none has
 	Ended   time.Time `json:"ended"`  // zero: not yet
 	Error   string    `json:"error,omitempty"`
+	Rate    int64     `json:"rate"` // bytes a second that it kept to last; 0: it has sent nothing
 	replication.Repaired
+}
+
+// RateNow is what the one under way keeps to, in bytes a second; 0: none is, or it has sent nothing.
+func (r *Repair) RateNow() int64 {
+	if !r.Running {
+		return 0
+	}
+	return r.Rate
 }
 
 // Repairs is how a node's repairs stand, and its answer to AskRepair, of the moment before it begins one.

@@ -384,7 +384,9 @@ func loadRow(l *consensus.Load) []string {
 	missing := fmt.Sprint(l.Missing)
 	switch {
 	case l.Repairing:
-		missing = "sending, " + command.Size(l.Sent)
+		if missing = "sending, " + command.Size(l.Sent); l.Rate > 0 {
+			missing += " at " + command.Size(l.Rate) + "/s at most"
+		}
 	case l.Missing < 0:
 		missing = "not looked at"
 	}

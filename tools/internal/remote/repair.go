@@ -43,11 +43,12 @@ func clusterRepairCommand(a *command.App) *cobra.Command {
 		Use:   "repair",
 		Short: "have every node send the others the copies that they should have and do not",
 		Long: `Has each node look at the blocks of chains that it has, ask the nodes that should have them by the map, and
-send them to those that have none, at the rate of the node's peers.repair_rate. They do so by themselves, too: when
-the map changes, when a node was started, and every peers.repair_every. Left out are salted blocks, which only who has
-the salt can place, and keys that stand alone: of these nothing says which of two values is the later. Interrupted,
-this command stops waiting, and the nodes go on. Exit code 6: something is missing yet, a node did not answer, or one
-that is out has blocks that are left out, which are lost with it.`,
+send them to those that have none, at the node's peers.repair_rate or, while clients use neither node, its
+peers.repair_idle_rate. They do so by themselves, too: when the map changes, when a node was started, and every
+peers.repair_every. Left out are salted blocks, which only who has the salt can place, and keys that stand alone: of
+these nothing says which of two values is the later. Interrupted, this command stops waiting, and the nodes go on. Exit
+code 6: something is missing yet, a node did not answer, or one that is out has blocks that are left out,
+which are lost with it.`,
 		Args: command.NoArgs,
 	}
 	return newCommand(a, cmd, func(ctx context.Context, r *remote, _ []string) error {

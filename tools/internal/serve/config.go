@@ -78,8 +78,9 @@ type PeersConfig struct {
 	TokenFile string `yaml:"token_file" path:"" doc:"file with the token that this node shows the others: of tenant '*', with rights read and write, and admin for FLUSHDB, FLUSHALL and deletions that overtake a repair; empty: none, while there are no credentials"`
 	ServerCA  string `yaml:"server_ca" path:"" doc:"certificates that sign those of the nodes' binary ports, PEM; empty: the system's. TLS is spoken to them where this node's own has it"`
 
-	RepairRate  Rate     `yaml:"repair_rate" doc:"bytes a second of copies that this node sends to others that lack them; 0: it sends none"`
-	RepairEvery Duration `yaml:"repair_every" doc:"how often it looks for such copies, beside when the map changes or another node was started; at least 1s"`
+	RepairRate     Rate     `yaml:"repair_rate" doc:"bytes a second of copies that this node sends to others that lack them, while clients use either; 0: it sends none"`
+	RepairIdleRate Rate     `yaml:"repair_idle_rate" doc:"while clients use neither; below repair_rate: as that"`
+	RepairEvery    Duration `yaml:"repair_every" doc:"how often it looks for such copies, beside when map or nodes change; at least 1s"`
 }
 
 // CredentialConfig is one way in: exactly one of token_sha256, token_file, token_env,
@@ -171,7 +172,7 @@ func Default() *Config {
 		Store: StoreConfig{
 			BlockBytes: 2 << 20, DRAMBytes: 256 << 20, IOBytes: 512 << 20, Policy: "cost", Backend: "auto",
 		},
-		Peers: PeersConfig{RepairRate: 64 << 20, RepairEvery: Duration(10 * time.Minute)},
+		Peers: PeersConfig{RepairRate: 64 << 20, RepairIdleRate: 1 << 30, RepairEvery: Duration(10 * time.Minute)},
 		Limits: Limits{
 			Connections: 10_000, Keys: 1 << 20, MemoryBytes: 384 << 20, SharedBytes: 4 << 30,
 			Drain: Duration(30 * time.Second), Op: Duration(10 * time.Second), IO: Duration(30 * time.Second),

@@ -176,7 +176,7 @@ func (s *server) openGateway(m *clustermap.Map, self uint64) error {
 			log.Warn("peers.token_file goes to another machine unencrypted, and who reads it on the way is every tenant: "+
 				"have the nodes' binary ports speak TLS (tls.cert and tls.key)", "node", n.Name, "address", n.Addr)
 		}
-		c, err := wire.NewClient(wire.Options{Addr: n.Addr, Credentials: s.shown.Load, Name: "node " + s.node,
+		c, err := wire.NewClient(wire.Options{Addr: n.Addr, Credentials: s.shown.Load, Name: nodeName + s.node,
 			Conns: gatewayConns, Log: log})
 		if err != nil {
 			return nil, err

@@ -146,7 +146,7 @@ func (s *server) load(ctx context.Context) *consensus.Load {
 	}
 	if r := s.repair; r != nil {
 		state := r.state()
-		l.Repairing, l.Sent = state.Running, state.Bytes
+		l.Repairing, l.Sent, l.Rate = state.Running, state.Bytes, state.RateNow()
 		if last := state.Last; last != nil {
 			l.Missing = last.Declined + last.Away + last.Unread
 		}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/replication"
+	"github.com/skepkv/skep/replication/flow"
 	"github.com/skepkv/skep/replication/keeper"
 	"github.com/skepkv/skep/tools/internal/member"
 )
@@ -45,7 +46,7 @@ type repairer struct {
 	whole  *replication.Store
 	others *others
 	keeper *keeper.Keeper
-	rate   int64
+	pace   flow.Options // but for Told
 	every  time.Duration
 	log    *slog.Logger
 	wake   chan struct{}
@@ -59,9 +60,9 @@ type repairer struct {
 }
 
 func (s *server) newRepairer(k *keeper.Keeper) *repairer {
-	return &repairer{whole: s.whole, others: s.others, keeper: k, rate: int64(s.c.Peers.RepairRate),
-		every: time.Duration(s.c.Peers.RepairEvery), log: s.log.With("part", "repair"), wake: make(chan struct{}, 1),
-		turn: make(chan struct{}, 1)}
+	return &repairer{whole: s.whole, others: s.others, keeper: k, every: time.Duration(s.c.Peers.RepairEvery),
+		pace: flow.Options{Rate: int64(s.c.Peers.RepairRate), IdleRate: int64(s.c.Peers.RepairIdleRate), Idle: s.idle},
+		log:  s.log.With("part", "repair"), wake: make(chan struct{}, 1), turn: make(chan struct{}, 1)}
 }
 
 // run repairs until ctx ends.
@@ -76,6 +77,9 @@ func (r *repairer) run(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-look.C:
+			if r.pace.Idle != nil {
+				r.pace.Idle() // so that it is known when a repair begins
+			}
 			again := first
 			if m := r.whole.Map(); m.Epoch != epoch {
 				epoch, again = m.Epoch, true
@@ -102,11 +106,17 @@ func (r *repairer) once(ctx context.Context) error {
 	r.mu.Lock()
 	r.now = member.Repair{Running: true, Number: r.now.Number + 1, Runs: r.now.Runs, Began: time.Now()}
 	r.mu.Unlock()
-	o := replication.RepairOptions{Keeper: r.keeper, Rate: r.rate, Progress: func(x replication.Repaired) {
+	o := replication.RepairOptions{Keeper: r.keeper, Pace: r.pace}
+	o.Pace.Told = func(rate int64) {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.now.Rate = rate
+	}
+	o.Progress = func(x replication.Repaired) {
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		r.now.Repaired = x
-	}}
+	}
 	out, err := r.whole.Repair(ctx, o)
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -249,10 +259,13 @@ type repairMetrics struct{ r *repairer }
 
 var (
 	descRepairCopies = prometheus.NewDesc("skep_repair_copies_total",
-		"Copies sent to nodes that should have had them.", nil, nil)
-	descRepairBytes = prometheus.NewDesc("skep_repair_bytes_total", "Payload of copies sent to nodes that should have had them.", nil, nil)
+		"Copies sent to nodes that lacked them.", nil, nil)
+	descRepairBytes = prometheus.NewDesc("skep_repair_bytes_total",
+		"Payload of copies sent to nodes that lacked them.", nil, nil)
+	descRepairRate = prometheus.NewDesc("skep_repair_rate_bytes",
+		"Bytes a second that the repair under way keeps to; 0: none.", nil, nil)
 	descRepairLacks = prometheus.NewDesc("skep_repair_missing",
-		"Copies that nodes should have and did not get by the last repair: they declined, were away, or the block could not be read.", []string{"why"}, nil)
+		"Copies that nodes lack after the last repair: declined, away, or not to be read.", []string{"why"}, nil)
 	descRepairStrays = prometheus.NewDesc("skep_repair_strays",
 		"Blocks that by the map are not this node's, as the last repair saw.", nil, nil)
 	descRepairEnded = prometheus.NewDesc("skep_repair_ended_timestamp_seconds",
@@ -280,6 +293,7 @@ func (m repairMetrics) Collect(out chan<- prometheus.Metric) {
 	}
 	send(descRepairCopies, prometheus.CounterValue, float64(sum.Copied))
 	send(descRepairBytes, prometheus.CounterValue, float64(sum.Bytes))
+	send(descRepairRate, prometheus.GaugeValue, float64(now.RateNow()))
 	send(descRepairLacks, prometheus.GaugeValue, float64(last.Declined), "declined")
 	send(descRepairLacks, prometheus.GaugeValue, float64(last.Away), "away")
 	send(descRepairLacks, prometheus.GaugeValue, float64(last.Unread), "unread")

@@ -134,6 +134,63 @@ func TestNodesSendEachOtherWhatIsMissing(t *testing.T) {
 	require.Equal(t, n, seen)
 }
 
+// Copies go at peers.repair_idle_rate while clients use neither node, and at peers.repair_rate while they use the one
+// that sends, or the one that is sent to.
+func TestClientsSlowRepairsDown(t *testing.T) {
+	t.Parallel()
+	r := newRingOf(t, 2, 2, func(c *Config) {
+		c.RESP, c.Peers.RepairEvery = None, Duration(time.Hour)
+	})
+	nodes := []*wire.Client{r.operator(0, ""), r.operator(1, "")}
+	var at []*skep.Namespace
+	for _, c := range nodes {
+		ns, err := skep.OpenNamespace(t.Context(), c, skep.NamespaceSpec{Tenant: "default", Name: "n", Chained: true,
+			Class: skep.Durable, Shape: skep.Shape{Kind: skep.Opaque, BlockTokens: 4}})
+		require.NoError(t, err)
+		at = append(at, ns)
+	}
+	keys := uint32(0)
+	// sent is the rate at which the first node has sent the second one a block that only that one has not.
+	sent := func() int64 {
+		keys++
+		key := skep.ChainKey(nil, []uint32{keys})
+		_, err := at[0].Put(t.Context(), []skep.Key{key}, 0, []byte("v"))
+		require.NoError(t, err)
+		out, err := nodes[0].Admin(t.Context(), "cluster repair", json.RawMessage(`{"begin": true}`))
+		require.NoError(t, err)
+		var s member.Repairs
+		require.NoError(t, json.Unmarshal(out, &s))
+		next := s.Next
+		storetest.Eventually(t, "it is sent", func() bool {
+			s, err = askRepair(t.Context(), nodes[0])
+			return err == nil && s.Last != nil && s.Last.Number >= next
+		})
+		return s.Last.Rate
+	}
+	uses := func(node int) {
+		for range 20 {
+			_, err := nodes[node].Lookup(t.Context(), &skep.LookupRequest{Scope: at[node].Scope(),
+				Keys: []skep.Key{skep.KeyOf([]byte("none"))}, Lease: skep.NoLease})
+			require.NoError(t, err)
+		}
+	}
+	c := r.configs[0].Peers
+	for _, busy := range []int{0, 1} {
+		storetest.Eventually(t, "clients use neither", func() bool {
+			for _, n := range nodes {
+				if st, err := n.Stats(t.Context()); err != nil || !st.Idle {
+					return false
+				}
+			}
+			return sent() == int64(c.RepairIdleRate)
+		})
+		storetest.Eventually(t, fmt.Sprintf("clients use node %d", busy), func() bool {
+			uses(busy)
+			return sent() == int64(c.RepairRate)
+		})
+	}
+}
+
 // A node that was away, and is back with what it had, is filled by the others although their next look is an hour
 // away. The nodes need no more rights for it than are documented, of cache blocks neither.
 func TestANodeThatCameBackIsFilled(t *testing.T) {

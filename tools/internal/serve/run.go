@@ -89,6 +89,7 @@ type server struct {
 	others  *others                          // with whole
 	shown   atomic.Pointer[wire.Credentials] // to the other nodes
 	events  *kvevents.Publisher              // nil: no KV events are published
+	use     use                              // by clients
 	repair  *repairer                        // nil: it sends no copies
 	fence   *fence.Fence                     // nil: the node does not agree on the map
 	gate    *sealed.Gate                     // nil: as fence, or the store is a test's
@@ -435,6 +436,7 @@ func (s *server) make(ctx context.Context) (err error) {
 		s.log.Warn("fewer connections than limits.connections: raise the limit of open files", "connections", n, "limits.connections", c.Limits.Connections, "open_files", s.files)
 	}
 	s.watch = watch.New()
+	s.watch.Tell(s.use.told)
 	s.jobs = newJobs(s.st, s.log)
 	half := int64(c.Limits.MemoryBytes) / 2
 	ro := resp.Options{
@@ -493,7 +495,8 @@ func (s *server) make(ctx context.Context) (err error) {
 		Auth: s.dir, Gate: s.gates.wire, Name: "skep " + s.o.Version, Drain: time.Duration(c.Limits.Drain), Log: s.log.With("part", "wire"),
 		Limits: wireserver.Limits{Keys: c.Limits.Keys, Memory: half, Idle: time.Duration(c.Limits.Idle),
 			SharedMemory: int64(c.Limits.SharedBytes)},
-		Observe: s.observe, Admin: s.admin, Tracer: s.tracer, ClusterMap: of, Epoch: epoch, Node: s.node, Copies: c.copies,
+		Observe: s.observe, Idle: s.idle, Admin: s.admin, Tracer: s.tracer,
+		ClusterMap: of, Epoch: epoch, Node: s.node, Copies: c.copies,
 	})
 	if err != nil {
 		return err
@@ -501,18 +504,6 @@ func (s *server) make(ctx context.Context) (err error) {
 	s.reg.MustRegister(s.watch, s.resp, wireMetrics{s.wire}, s.gates, &s.cert, deniedMetrics{s.dir}, nodeMetrics{s},
 		keyMetrics{s})
 	return s.makeEvents()
-}
-
-// observe records a call of the binary protocol.
-func (s *server) observe(c wireserver.Call) {
-	outcome := watch.OK
-	if c.Err != nil {
-		outcome = watch.Error
-		if skep.KindOf(c.Err) == skep.Overloaded {
-			outcome = watch.Shed
-		}
-	}
-	s.watch.Record(watch.Call{Protocol: "wire", Name: c.Type.String(), Tenant: c.Tenant, Outcome: outcome, Start: c.Began, Duration: c.Took, Bytes: c.Bytes})
 }
 
 // admin carries out administrative calls of the binary protocol: the same jobs as over
