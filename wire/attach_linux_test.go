@@ -232,6 +232,22 @@ func TestAttachRefuses(t *testing.T) {
 	require.Nil(t, none)
 }
 
+// A small file counts for a mapping and a place in what drives have registered: many of them are refused, too.
+func TestSmallFilesAreCounted(t *testing.T) {
+	t.Parallel()
+	_, c := attaching(t, server.Options{Limits: server.Limits{SharedMemory: 16 << 20}})
+	require.NoError(t, c.Attached(t.Context()))
+	file, _ := inMemory(t, 4096)
+	x, n := c.slots[0].conn, 0
+	var err error
+	for ; err == nil && n < frames.MostAttached; n++ {
+		m := &frames.AttachMemoryRequest{Memory: uint64(10 + n), Size: 4096}
+		err = x.sendWith(t.Context(), frames.TypeAttachMemory, m, int(file.Fd()))
+	}
+	require.ErrorIs(t, err, skep.Overloaded)
+	require.Less(t, n, 17)
+}
+
 // serveAgain is a client of the same server without shared memory.
 func serveAgain(t *testing.T, c *Client) *Client {
 	o := c.opt

@@ -1,6 +1,7 @@
 package bucket
 
 import (
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -126,4 +127,47 @@ func TestObjectsThatSayNothing(t *testing.T) {
 		}
 	}
 	require.Equal(t, 1, times)
+}
+
+// What is deleted while the bucket is told of earlier deletions of the same object is told next: nobody finds it.
+func TestWhatIsDeletedWhileAnotherDeletionIsTold(t *testing.T) {
+	t.Parallel()
+	b := newShelf()
+	n := newNode(t, options(b), 0)
+	keys := chain(1, 8)
+	n.put(keys)
+	n.look()
+	sp := n.all()[0]
+	b.set(func() {
+		b.before = func(call, name string) {
+			if call == "put" && strings.Contains(name, deletedDir) {
+				sp.forget(keys[4:5], time.Now()) // as Delete does
+			}
+		}
+	})
+	_, err := n.Delete(t.Context(), n.scope(), keys[6:7])
+	require.NoError(t, err)
+	b.set(func() { b.before = nil })
+	n.look()
+	other := newNode(t, options(b), 0)
+	other.look()
+	require.Equal(t, 4, other.find(keys))
+}
+
+// A block that two objects have is found in the other one where the first goes, and that one is not removed as one of
+// which nothing is left.
+func TestABlockOfTwoObjectsStays(t *testing.T) {
+	t.Parallel()
+	s := newSpace(testKey, &skep.NamespaceSpec{Tenant: "t", Name: "n"}, &held{most: 1 << 20})
+	k, now := chain(1, 1)[0], time.Now()
+	for _, id := range []string{"a", "b"} {
+		s.adopt(newObject(s, id, 1, [saltSize]byte{}), []record{{key: k}}, nil, now, now)
+	}
+	require.Equal(t, []string{"b"}, s.spent(), "it is found in the one of the lowest id")
+	s.adopt(newObject(s, "b", 1, [saltSize]byte{}), []record{{key: k}}, nil, now, now)
+	s.drop("a")
+	require.True(t, s.hasNow(&k))
+	require.Empty(t, s.spent())
+	s.drop("b")
+	require.False(t, s.hasNow(&k))
 }

@@ -35,6 +35,19 @@ func TestGatesWithinOne(t *testing.T) {
 	assert.EqualValues(t, 2, two.Accepted())
 }
 
+// A connection of several descriptors that finds no room takes none of them.
+func TestARefusalTakesNothing(t *testing.T) {
+	t.Parallel()
+	all := New(3, nil)
+	one := New(5, all)
+	require.False(t, one.Enter(4))
+	require.Zero(t, one.Used()+all.Used())
+	require.False(t, one.Enter(6))
+	require.True(t, one.Enter(3))
+	one.Leave(3)
+	require.Zero(t, one.Used()+all.Used())
+}
+
 // From many goroutines the limit holds at every moment.
 func TestTheLimitHolds(t *testing.T) {
 	t.Parallel()

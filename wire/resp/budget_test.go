@@ -6,6 +6,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/skepkv/skep"
@@ -83,5 +84,32 @@ func TestWhoGivesUpWhileItIsServedKeepsNothing(t *testing.T) {
 		require.ErrorIs(t, <-waits, skep.Deadline)
 		require.Zero(t, b.pool.Used())
 		require.True(t, b.TryAcquire(by, 16))
+	})
+}
+
+// Who waits for much is not overtaken by its tenant's who came later and want little: it would wait as long as they come.
+func TestWhoWaitsForMuchIsNotOvertaken(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := newBudget(16)
+		by := b.of(nil)
+		require.True(t, b.TryAcquire(by, 16))
+		var served []int64
+		for _, n := range []int64{8, 4} {
+			go func() {
+				assert.NoError(t, b.Acquire(t.Context(), by, n))
+				served = append(served, n)
+			}()
+			synctest.Wait()
+		}
+		b.Release(by, 4)
+		synctest.Wait()
+		require.Empty(t, served, "there is room for who came later")
+		b.Release(by, 4)
+		synctest.Wait()
+		require.Equal(t, []int64{8}, served)
+		b.Release(by, 8)
+		synctest.Wait()
+		require.Equal(t, []int64{8, 4}, served)
 	})
 }

@@ -7,7 +7,9 @@ import (
 	"io"
 	"log/slog"
 	"strings"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -210,4 +212,32 @@ func TestReplacingAValueDoesNotDisturbItsProgram(t *testing.T) {
 	close(w.on)
 	require.NoError(t, <-read)
 	require.Equal(t, old, w.Bytes())
+}
+
+// A value is read to its end though its pieces could not be leased, or their lease ran out while the program that reads
+// it stood still: all of it is there.
+func TestAValueIsReadWithoutALease(t *testing.T) {
+	t.Parallel()
+	var clock atomic.Int64
+	value := randomBytes((getAhead + 1) * pieceBytes)
+	for name, o := range map[string]memstore.Options{
+		"denied":  {TenantLeaseBytes: pieceBytes},
+		"run out": {Clock: func() time.Time { return time.Unix(clock.Load(), 0) }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			mem := memstore.New(o)
+			defer mem.Close()
+			v := valuesOf(t, mem)
+			defer v.Close()
+			_, err := v.Put(t.Context(), []byte("k"), bytes.NewReader(value))
+			require.NoError(t, err)
+			var got bytes.Buffer
+			require.NoError(t, v.Get(t.Context(), []byte("k"), func(int64) (io.Writer, error) {
+				clock.Add(3600)
+				return &got, nil
+			}))
+			require.True(t, bytes.Equal(value, got.Bytes()))
+		})
+	}
 }
