@@ -2,6 +2,7 @@ package storetest
 
 import (
 	"context"
+	"errors"
 	"testing"
 	"time"
 
@@ -176,16 +177,13 @@ func testHint(t *testing.T, open Open) {
 		a, b := e.chain(n, 3).put(0, 3), e.chain(n, 3).put(0, 3)
 		hint := func(c *chain, h skep.Hint) error { _, err := e.st.Hint(e.ctx, c.scope, c.keys, h); return err }
 		pin := func(c *chain) error { return hint(c, skep.Hint{Pin: time.Hour}) }
-		require.NoError(e, pin(a))
-		require.NoError(e, pin(a), "a block is counted once")
+		require.NoError(e, errors.Join(pin(a), pin(a)), "a block is counted once")
 		requireKind(e, skep.Quota, pin(b))
 		b.keys = b.keys[:1]
-		require.NoError(e, pin(b))
-		require.NoError(e, pin(e.chain(e.space(pages4K), 3).put(0, 3)), "another tenant")
+		require.NoError(e, errors.Join(pin(b), pin(e.chain(e.space(pages4K), 3).put(0, 3))), "another tenant")
 		more := e.chain(n, 3).put(0, 3)
 		requireKind(e, skep.Quota, pin(more))
-		require.NoError(e, hint(a, skep.Hint{Drop: true}))
-		require.NoError(e, pin(more), "what is dropped is pinned no more")
+		require.NoError(e, errors.Join(hint(a, skep.Hint{Drop: true}), pin(more)), "what is dropped is pinned no more")
 	})
 }
 
