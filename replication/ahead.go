@@ -21,7 +21,7 @@ func (s many) paced(sp *space) bool { return !s.oneAtATime && s.copies(sp) > 1 }
 // standing is how long each of the map's nodes is expected to take for a lookup, by its place there, and which are slow;
 // where none is, expect is nil. A node whose runs are slow counts as slow until it is time to try one there.
 func (s many) standing(now time.Time) (expect []time.Duration, slow []bool) {
-	expect, slow = pace.Compare(now, s.lines(lookupLine))
+	expect, slow = pace.Compare(now, s.lines(restLine))
 	runs, slowRuns := pace.Compare(now, s.lines(runLine))
 	alike := !slices.Contains(slow, true)
 	for i, n := range s.owner {
@@ -35,7 +35,8 @@ func (s many) standing(now time.Time) (expect []time.Duration, slow []bool) {
 	return expect, slow
 }
 
-func lookupLine(n *node) *pace.Line { return n.lookups }
+func lookupLine(n *node) *pace.Line { return n.lookups.Line(n.owed.Load() > 0) }
+func restLine(n *node) *pace.Line   { return n.lookups.Line(false) }
 func runLine(n *node) *pace.Line    { return n.runs }
 
 // lines is a line of each of the map's nodes, by its place in the map.
@@ -47,9 +48,13 @@ func (s many) lines(of func(n *node) *pace.Line) []*pace.Line {
 	return out
 }
 
-// usual is what the nodes' calls usually take, by which one is late.
-func (s many) usual(of func(n *node) *pace.Line) pace.Others {
-	return pace.Usual(time.Now(), s.lines(of))
+// usual is what lookups usually take, by which one is late.
+func (s many) usual() pace.Both {
+	pairs := make([]pace.Pair, len(s.owner))
+	for i, n := range s.owner {
+		pairs[i] = n.lookups
+	}
+	return pace.UsualOf(time.Now(), pairs)
 }
 
 // chooser says which of the nodes at places in the map is asked for a group: the one that owes this client least, of
@@ -58,7 +63,7 @@ func (s many) usual(of func(n *node) *pace.Line) pace.Others {
 func (s many) chooser(ctx context.Context, sp *space, salt skep.Salt, runs [][]skep.Key) (
 	pick func(at []uint16) *node, done func(),
 ) {
-	kind, asked, book := s.owner[0].lookups.Kind(), make([]int64, len(s.owner)), owed.New(s.debts)
+	kind, asked, book := lookupLine(s.owner[0]).Kind(), make([]int64, len(s.owner)), owed.New(s.asks)
 	group := int64(sp.group) * sp.each()
 	var expect []time.Duration
 	if s.paced(sp) {
@@ -72,7 +77,7 @@ func (s many) chooser(ctx context.Context, sp *space, salt skep.Salt, runs [][]s
 	}
 	return func(at []uint16) *node {
 		for _, x := range at {
-			asked[x] = s.owner[x].owed.Load()
+			asked[x] = s.owner[x].owed.Load() + s.owner[x].asked.Load()
 		}
 		n := s.owner[pace.Choose(kind, at, expect, asked)]
 		book.Owes(n.i, group)
@@ -85,7 +90,7 @@ func (s many) probe(ctx context.Context, now time.Time, sp *space, salt skep.Sal
 	if len(runs) == 0 || len(runs[0]) == 0 {
 		return
 	}
-	c := n.lookups.Probe(now)
+	c := restLine(n).Probe(now)
 	if c == nil {
 		return
 	}
@@ -145,7 +150,7 @@ type wave struct {
 	of    []*answer
 	alone bool // nobody else is asked: what is late is away
 
-	usual pace.Others
+	usual pace.Both
 	late  []time.Time  // by answer: when it is, and another node is asked; zero: that has been seen to
 	calls []*pace.Call // by answer
 
@@ -159,7 +164,7 @@ type wave struct {
 
 // run asks. What has not answered when it returns is away, and what of its leases comes is given back.
 func (w *wave) run(ctx context.Context) (err error) {
-	w.usual = w.s.usual(lookupLine)
+	w.usual = w.s.usual()
 	for _, x := range w.of {
 		w.begin(ctx, x)
 	}
@@ -211,7 +216,7 @@ func (w *wave) begin(ctx context.Context, x *answer) {
 	keys := x.keys(w.runs)
 	lent := errand.Copy(keys) // the call may outlast the caller's
 	began := time.Now()
-	c := n.lookups.Begin(began)
+	c := lookupLine(n).Begin(began)
 	w.calls = append(w.calls, c)
 	w.mu.Lock()
 	w.under++
@@ -235,7 +240,7 @@ func (w *wave) begin(ctx context.Context, x *answer) {
 		w.give(x, &said{away: true})
 		return
 	}
-	w.late[len(w.late)-1] = began.Add(w.usual.Due(n.lookups))
+	w.late[len(w.late)-1] = began.Add(w.usual.Due(c.Line()))
 }
 
 // give hands an answer over; false where nobody waits for it any more.
@@ -302,8 +307,8 @@ func (w *wave) hedge(ctx context.Context, now time.Time) {
 			continue
 		}
 		w.late[i] = time.Time{}
-		if x.late = x.node.lookups.Hopeless(now); !x.late {
-			w.late[i] = now.Add(w.usual.Due(x.node.lookups)) // to look again
+		if x.late = w.calls[i].Line().Hopeless(now); !x.late {
+			w.late[i] = now.Add(w.usual.Due(w.calls[i].Line())) // to look again
 		}
 		if x.asked {
 			continue
@@ -444,7 +449,7 @@ func (s many) whoHasSoon(
 	var late <-chan time.Time
 	for left := len(s.live); left > 0; left-- {
 		if left < s.copies(sp) && late == nil {
-			timer := time.NewTimer(max(time.Since(began), s.usual(lookupLine).Due(s.owner[0].lookups)))
+			timer := time.NewTimer(max(time.Since(began), s.usual().Due(lookupLine(s.owner[0]))))
 			defer timer.Stop()
 			late = timer.C
 		}

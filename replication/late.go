@@ -40,7 +40,7 @@ func (l *load) watched() {
 	if l.call = l.probe; l.call == nil {
 		l.call = l.node.runs.Begin(now)
 	}
-	l.timer = time.AfterFunc(s.usual(runLine).Due(l.node.runs), l.look)
+	l.timer = time.AfterFunc(pace.Usual(now, s.lines(runLine)).Due(l.node.runs), l.look)
 }
 
 // heard notes that something came. x.mu is held.
@@ -81,7 +81,8 @@ func (l *load) look() {
 	if l.over || l.leaving || x.closed || l.chain.stopped {
 		return
 	}
-	silent, due := l.call.Silent(time.Now()), x.st.usual(runLine).Due(l.node.runs)
+	now := time.Now()
+	silent, due := l.call.Silent(now), pace.Usual(now, x.st.lines(runLine)).Due(l.node.runs)
 	if silent < due {
 		l.timer.Reset(due - silent)
 		return

@@ -244,7 +244,7 @@ func (v *view) ready() {
 		}
 	}
 	for _, n := range v.nodes {
-		v.debts = append(v.debts, &n.owed)
+		v.debts, v.asks = append(v.debts, &n.owed), append(v.asks, &n.asked)
 	}
 	v.near = slices.Clone(v.live)
 	remote := func(n *node) int {

@@ -558,13 +558,13 @@ func (s many) release(ctx context.Context, spans []span) {
 			of[x.node.i] = append(l, x.lease)
 		}
 	}
-	usual := s.usual(lookupLine)
+	usual := s.usual()
 	for i, ids := range of {
 		if len(ids) == 0 {
 			continue
 		}
 		wait.Go(func() {
-			s.briefly(ctx, s.nodes[i], usual.Due(s.nodes[i].lookups), func(ctx context.Context) {
+			s.briefly(ctx, s.nodes[i], usual.Due(lookupLine(s.nodes[i])), func(ctx context.Context) {
 				for _, id := range ids {
 					_ = s.nodes[i].st.Release(ctx, id) // one that is not released runs out
 				}

@@ -88,6 +88,71 @@ func TestTheNodeThatOwesLeastIsAsked(t *testing.T) {
 	nothing("what did not begin")
 }
 
+// What an engine computes of a chain nobody owes any more, nor what no node has to give.
+func TestWhatIsComputedIsNotOwed(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		x := plannedCluster(t, twice(3, 4), 40, ms, ms, ms)
+		x.begin(false, skep.Chain{})
+		sum := func() (out int64) {
+			for _, n := range x.now.Load().nodes {
+				out += n.owed.Load()
+			}
+			return out
+		}
+		all := sum()
+		require.Positive(t, all)
+		c, err := x.ses.Claim(t.Context(), 0, skep.Only(0, 8*shape.BlockTokens), skep.Busy)
+		require.NoError(t, err)
+		claimed := int64(c.Granted.Len() / shape.BlockTokens)
+		require.Positive(t, claimed)
+		require.LessOrEqual(t, sum(), all-claimed*all/40)
+		require.NoError(t, x.ses.Close(t.Context()))
+		require.Zero(t, sum())
+	})
+}
+
+// A node whose link is full of what it gives this client answers lookups late. It is asked again as soon as it owes no
+// more than others.
+func TestAFullLinkMakesNoNodeSlow(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		const chains, group = 100, 4
+		r := clusterOf(t, twice(2, group), skep.Cache)
+		r.judged()
+		for i := range chains {
+			r.put(chainOf(i, group), 0, group)
+		}
+		lookup := func() (asked [2]int64) {
+			for i, n := range r.nodes {
+				asked[i] = -n.runs.Load()
+			}
+			for i := range chains {
+				require.Equal(t, group, r.find(chainOf(i, group), skep.NoLease).Blocks)
+			}
+			for i, n := range r.nodes {
+				asked[i] += n.runs.Load()
+			}
+			return asked
+		}
+		for _, n := range r.nodes {
+			n.lag.Store(int64(ms))
+		}
+		_ = lookup()
+		nodes := r.now.Load().nodes
+		r.nodes[0].lag.Store(int64(300 * ms))
+		nodes[0].owed.Store(1 << 20)
+		nodes[1].owed.Store(1 << 20)
+		_ = lookup()
+		r.nodes[0].lag.Store(int64(ms))
+		nodes[0].owed.Store(0)
+		nodes[1].owed.Store(0)
+		asked := lookup()
+		require.Positive(t, asked[0])
+		require.Positive(t, asked[1])
+	})
+}
+
 // Lookups at once see what the others have asked for, which is what restores are about to load.
 func TestLookupsAtOnceAreSpread(t *testing.T) {
 	t.Parallel()

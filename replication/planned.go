@@ -137,6 +137,9 @@ func (x *session) close(c *chain, i int, why error) {
 	if c.open[i] {
 		c.open[i] = false
 		block, layers := c.Chunk(i)
+		if n := c.spanOf(block).node; n != nil {
+			x.owed.Paid(n.i, c.each)
+		}
 		x.miss(c, block, layers, why)
 	}
 }

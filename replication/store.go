@@ -89,6 +89,7 @@ type view struct {
 	live  []*node       // owner, but for those that the map says are down
 	near  []*node       // live, those in this process first
 	debts []*owed.Total // of nodes
+	asks  []*owed.Total
 	table *placement.Table
 	bound bool // there is no map, and calls are not for a server of no cluster
 }
@@ -107,10 +108,12 @@ type node struct {
 	st    skep.Store
 	trips atomic.Uint32 // how often it was away, as calls of its namespaces found, or may have been between two maps
 
-	lookups, runs *pace.Line
-	behind        errand.Behind // calls that nobody waits for any more
-	gone          atomic.Bool   // no map has it any more
-	owed          owed.Total    // by sessions of this Store
+	lookups pace.Pair
+	runs    *pace.Line
+	behind  errand.Behind // calls that nobody waits for any more
+	gone    atomic.Bool   // no map has it any more
+	owed    owed.Total    // to sessions of this Store
+	asked   owed.Total    // by its lookups under way
 }
 
 // counters are what this Store did itself: a node counts what came to it.
@@ -154,7 +157,7 @@ func New(o Options) (*Store, error) {
 var lookupKind, runKind = pace.Lookups, pace.Runs
 
 func newNode(of clustermap.Node, i int, st skep.Store) *node {
-	return &node{Node: of, i: i, st: st, lookups: pace.NewLine(lookupKind), runs: pace.NewLine(runKind)}
+	return &node{Node: of, i: i, st: st, lookups: pace.NewPair(lookupKind), runs: pace.NewLine(runKind)}
 }
 
 // made is a Store without nodes.

@@ -24,7 +24,7 @@ func TestMain(m *testing.M) {
 // judged has late nodes noticed as they are by default.
 func (s *Store) judged() {
 	for _, n := range s.now.Load().nodes {
-		n.lookups, n.runs = pace.NewLine(pace.Lookups), pace.NewLine(pace.Runs)
+		n.lookups, n.runs = pace.NewPair(pace.Lookups), pace.NewLine(pace.Runs)
 	}
 }
 

@@ -20,7 +20,8 @@ type Kind struct {
 	Queues bool          // calls under way at a node make the next one slower
 }
 
-// Lookups are lookups; Runs are runs of a restore, whose time is the longest that nothing came.
+// Lookups are lookups; Runs are runs of a restore. A run's time is the longest that nothing came of it, by which it is
+// late; its node's, the longest that nothing came of any run while it was under way: runs at once share the link.
 var (
 	Lookups = Kind{Floor: 5 * time.Millisecond, Cold: 100 * time.Millisecond, Queues: true}
 	Runs    = Kind{Floor: 20 * time.Millisecond, Cold: 250 * time.Millisecond}
@@ -42,14 +43,17 @@ const (
 
 // Line is what one node was asked of one kind. It is safe for concurrent use.
 type Line struct {
-	kind Kind
+	kind  Kind
+	laden bool // of a Pair
 
 	mu      sync.Mutex
 	took    [kept]time.Duration
 	n       int           // how many times were taken
 	usual   time.Duration // nearly all of them were no longer; worked out every few
 	under   []*Call
-	mute    time.Duration // what to expect of calls that ended without an answer, since there was the last one
+	came    time.Time             // something of any call, or the first under way began
+	gaps    [recent]time.Duration // while calls were under way that do not queue: the longest that nothing came
+	mute    time.Duration         // what to expect of calls that ended without an answer, since there was the last one
 	probing bool
 	probe   time.Time // when the next one may be
 }
@@ -60,6 +64,7 @@ type Call struct {
 	place int
 	heard time.Time     // something came, or it began
 	most  time.Duration // the longest that nothing came
+	gap   time.Duration // of any call of the line
 	probe bool
 	late  bool
 }
@@ -71,16 +76,31 @@ func NewLine(k Kind) *Line { return &Line{kind: k} }
 func (l *Line) Begin(now time.Time) *Call {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if len(l.under) == 0 {
+		l.came = now
+	}
 	c := &Call{line: l, place: len(l.under), heard: now}
 	l.under = append(l.under, c)
 	return c
 }
 
+// Line is the line that the call is of.
+func (c *Call) Line() *Line { return c.line }
+
 // Heard notes that something came.
 func (c *Call) Heard(now time.Time) {
-	c.line.mu.Lock()
-	defer c.line.mu.Unlock()
-	c.most, c.heard = max(c.most, now.Sub(c.heard)), now
+	l := c.line
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, x := range l.under {
+		x.gap = max(x.gap, l.mutely(x, now))
+	}
+	c.most, c.heard, l.came = max(c.most, now.Sub(c.heard)), now, now
+}
+
+// mutely is for how long nothing has come of any call, since one was under way. mu is held.
+func (l *Line) mutely(c *Call, now time.Time) time.Duration {
+	return min(now.Sub(l.came), now.Sub(c.heard))
 }
 
 // Silent is for how long nothing has come.
@@ -116,6 +136,7 @@ func (c *Call) End(now time.Time, answered bool) {
 	l.under[c.place] = l.under[last]
 	l.under[c.place].place = c.place
 	l.under = l.under[:last]
+	c.gap = max(c.gap, l.mutely(c, now))
 	c.most = max(c.most, now.Sub(c.heard))
 	if c.probe {
 		l.probing = false
@@ -124,7 +145,9 @@ func (c *Call) End(now time.Time, answered bool) {
 		l.rest(now, c.most)
 	}
 	if !answered {
-		l.mute = max(l.mute, l.kind.tooLong(c.most))
+		if l.kind.Queues || c.gap > c.most/2 { // else others went on
+			l.mute = max(l.mute, l.kind.tooLong(c.most))
+		}
 		if c.most <= l.usual {
 			return // it would have taken longer, nobody knows how long
 		}
@@ -132,6 +155,7 @@ func (c *Call) End(now time.Time, answered bool) {
 		l.mute = 0
 	}
 	l.took[l.n%kept] = c.most
+	l.gaps[l.n%recent] = c.gap
 	if l.n++; l.n <= few || l.n%few == 0 || c.most > l.usual {
 		l.usual = l.quantile()
 	}
@@ -161,6 +185,9 @@ func (l *Line) Expect(now time.Time) time.Duration {
 	}
 	for _, c := range l.under {
 		waits := now.Sub(c.heard)
+		if !l.kind.Queues {
+			waits = l.mutely(c, now)
+		}
 		if c.late {
 			waits = l.kind.tooLong(waits)
 		}
@@ -222,7 +249,9 @@ func (l *Line) middle() time.Duration {
 	var of [recent]time.Duration
 	have := min(l.n, recent)
 	for i := range have {
-		of[i] = l.took[(l.n-1-i)%kept]
+		if of[i] = l.took[(l.n-1-i)%kept]; !l.kind.Queues {
+			of[i] = l.gaps[(l.n-1-i)%recent]
+		}
 	}
 	slices.Sort(of[:have])
 	return of[(have-1)/2]

@@ -80,6 +80,51 @@ func TestWhatANodeIsExpectedToTake(t *testing.T) {
 	require.Equal(t, 30*ms, run.Expect(now), "the longest that nothing came")
 }
 
+// Runs at once share a node's link: that little comes of each does not make it slow, as long as something comes of any.
+func TestRunsAtOnceMakeANodeNotSlow(t *testing.T) {
+	t.Parallel()
+	const runs, each, every = 16, 4, 10 * ms
+	l := NewLine(Runs)
+	now := start
+	for range 3 {
+		var calls []*Call
+		for range runs {
+			calls = append(calls, l.Begin(now))
+		}
+		for i := range each * runs {
+			now = now.Add(every)
+			calls[i%runs].Heard(now)
+			require.LessOrEqual(t, l.Expect(now.Add(every)), every, "it gives a piece every so often")
+		}
+		for i, c := range calls {
+			c.End(now, i < runs-1) // one is taken away, as late
+		}
+		require.Equal(t, every, l.Expect(now))
+	}
+	require.Equal(t, times*runs*every, Usual(now, []*Line{l}).Due(l), "a run is late by what is usual of runs")
+
+	a, b := l.Begin(now), l.Begin(now)
+	now = now.Add(time.Second)
+	require.Equal(t, time.Second, l.Expect(now), "nothing comes of any")
+	a.End(now, false)
+	b.End(now, false)
+	require.Equal(t, Runs.tooLong(time.Second), l.Expect(now))
+}
+
+// What is asked while the node gives bytes says nothing of how long it takes otherwise.
+func TestLookupsBehindRestoresAreApart(t *testing.T) {
+	t.Parallel()
+	a, b := NewPair(Lookups), NewPair(Lookups)
+	now := answers(a.Line(true), start, kept, 300*ms)
+	now = answers(a.Line(false), now, kept, 3*ms)
+	now = answers(b.Line(false), now, kept, 4*ms)
+	require.Equal(t, 3*ms, a.Line(false).Expect(now))
+	both := UsualOf(now, []Pair{a, b, {}})
+	require.Equal(t, 6*ms, both.Due(a.Line(false)))
+	require.Equal(t, 600*ms, both.Due(a.Line(true)))
+	require.Equal(t, 600*ms, both.Due(b.Line(true)), "as others that are laden")
+}
+
 // Among nodes that are alike the one that is asked least is asked; one that is slow beside another is not.
 func TestWhoIsAsked(t *testing.T) {
 	t.Parallel()
