@@ -166,3 +166,49 @@ func TestARebuildLeavesACatalogOfAnotherFormatAlone(t *testing.T) {
 	_, err = Rebuild(testContext(t), o, false, nil)
 	require.NoError(t, err)
 }
+
+// The store's directory remembers where its catalog was put: who names the directory alone opens the same store. A copy of
+// the directory does not lead there, and no second catalog is made.
+func TestTheDirectoryLeadsToItsCatalog(t *testing.T) {
+	t.Parallel()
+	o, sc := made(t)
+	fast := filepath.Join(t.TempDir(), "rows")
+	inside := o.catalogDir()
+	require.NoError(t, os.Rename(inside, fast))
+	opens := func(o Options) {
+		t.Helper()
+		s := openTest(t, o)
+		n, _ := requireRight(t, s, sc, chainKeys(1, 3), 4<<10)
+		require.Equal(t, 3, n)
+		require.NoError(t, s.Close())
+	}
+	named := o
+	named.CatalogDir = fast
+	opens(named)
+	opens(o)
+	require.NoDirExists(t, inside)
+	o.ReadOnly = true
+	opens(o)
+	o.ReadOnly = false
+
+	wrong := o
+	wrong.CatalogDir = inside
+	_, err := Open(testContext(t), wrong)
+	requireKind(t, skep.Conflict, err)
+	require.ErrorContains(t, err, fast)
+	twin := o
+	twin.Dir, twin.MustExist = t.TempDir(), true
+	require.NoError(t, os.CopyFS(twin.Dir, os.DirFS(o.Dir)))
+	for _, readOnly := range []bool{false, true} {
+		twin.ReadOnly = readOnly
+		_, err = Open(testContext(t), twin)
+		requireKind(t, skep.Foreign, err)
+	}
+	require.NoError(t, os.Rename(fast, fast+".away"))
+	_, err = Open(testContext(t), o)
+	requireKind(t, skep.Missing, err)
+	require.NoError(t, os.Rename(fast+".away", inside))
+	wrong.Dir = o.Dir
+	opens(wrong)
+	opens(o)
+}

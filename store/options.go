@@ -14,6 +14,7 @@ import (
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/layout"
+	"github.com/skepkv/skep/store/catalogdir"
 	"github.com/skepkv/skep/store/device"
 	"github.com/skepkv/skep/store/internal/admission"
 	"github.com/skepkv/skep/store/internal/crypt"
@@ -32,8 +33,9 @@ type Options struct {
 	// process may change that afterwards.
 	Dir string
 
-	// CatalogDir is the directory of the catalog; Dir/catalog by default. Where none is
-	// there and the devices hold a store, a catalog is made from them.
+	// CatalogDir is the directory of the catalog. Where none is there and the devices hold a
+	// store, a catalog is made from them. Dir remembers where its catalog is: by default it is
+	// there, or else Dir/catalog. A copy of Dir does not lead to the original's: Foreign.
 	CatalogDir string
 	// MustExist refuses to make a store where there is none, with NotFound.
 	MustExist bool
@@ -358,7 +360,30 @@ func (o *Options) prepare() error {
 	if err := o.settlePaths(); err != nil {
 		return err
 	}
-	return o.validate()
+	if err := o.validate(); err != nil {
+		return err
+	}
+	return o.findCatalog()
+}
+
+// findCatalog settles where the catalog is.
+func (o *Options) findCatalog() error {
+	if o.CatalogDir != "" || o.CatalogFS != vfs.Default {
+		return nil
+	}
+	at, named, err := catalogdir.Of(o.Dir)
+	if named {
+		o.CatalogDir = at
+	}
+	return err
+}
+
+// rememberCatalog notes where a person has put the catalog.
+func (o *Options) rememberCatalog() error {
+	if o.CatalogDir == "" || o.CatalogFS != vfs.Default || o.ReadOnly {
+		return nil
+	}
+	return catalogdir.Remember(o.Dir, o.CatalogDir)
 }
 
 // settlePaths makes paths absolute. What is not a path of the file system, as tests have it, stays as it is.

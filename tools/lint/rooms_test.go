@@ -32,7 +32,7 @@ var inTests = []string{"store/storetest", "store/memstore", "tools/drawn"}
 // parts says the same inside the directories of packages store and replication, where the order
 // matters as much: a package not listed may import no other of them.
 var parts = map[string][]string{
-	"store": {"store/catalog", "store/device", "store/internal/admin", "store/internal/admission",
+	"store": {"store/catalog", "store/catalogdir", "store/device", "store/internal/admin", "store/internal/admission",
 		"store/internal/appender", "store/internal/clean", "store/internal/commit", "store/internal/crypt",
 		"store/internal/devlog", "store/internal/dirlock", "store/internal/gate", "store/internal/health",
 		"store/internal/ingest", "store/internal/intents", "store/internal/keybook", "store/internal/limits",
@@ -48,7 +48,8 @@ var parts = map[string][]string{
 		"store/internal/namespaces",
 		"store/internal/observe", "store/internal/puts", "store/internal/segio", "store/internal/space",
 		"store/internal/watermark", "store/memory", "store/segment"},
-	"store/internal/aside": {"store/catalog", "store/internal/paths", "store/segment"},
+	"store/catalogdir":     {"store/atomicfile", "store/internal/paths"},
+	"store/internal/aside": {"store/catalog", "store/catalogdir", "store/internal/paths", "store/segment"},
 	"store/internal/clean": {"store/catalog", "store/device", "store/internal/appender", "store/internal/commit",
 		"store/internal/devlog", "store/internal/intents", "store/internal/locks", "store/internal/namespaces",
 		"store/internal/observe", "store/internal/segio", "store/internal/space", "store/internal/watermark",

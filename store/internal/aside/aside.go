@@ -16,6 +16,7 @@ import (
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/store/catalog"
+	"github.com/skepkv/skep/store/catalogdir"
 	"github.com/skepkv/skep/store/internal/paths"
 	"github.com/skepkv/skep/store/segment"
 )
@@ -35,7 +36,13 @@ type Place struct {
 }
 
 // usual is where the catalog is when nobody says otherwise.
-func (p *Place) usual() string { return filepath.Join(p.Home, "catalog") }
+func (p *Place) usual() string {
+	at, _, err := catalogdir.Of(p.Home)
+	if err != nil {
+		return filepath.Join(p.Home, "catalog")
+	}
+	return at
+}
 
 func (p *Place) refuse(kind skep.Kind, value, limit string) error {
 	return &skep.Error{Op: p.Op, Kind: kind, Field: "catalog directory", Value: value, Limit: limit}

@@ -6,13 +6,13 @@ import (
 	"io"
 	"log/slog"
 	"os"
-	"path/filepath"
 	"strings"
 
 	"github.com/spf13/cobra"
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/store"
+	"github.com/skepkv/skep/store/catalogdir"
 	"github.com/skepkv/skep/tools/internal/command"
 	"github.com/skepkv/skep/tools/internal/doctor"
 	"github.com/skepkv/skep/tools/internal/inspect"
@@ -59,7 +59,11 @@ func (a *app) doctorCommand() *cobra.Command {
 // drivesOf says whether the drives of the store in dir are there, and are used by who has it open; nothing where there
 // is no store, or its catalog cannot be read: skep verify says what is wrong with that.
 func drivesOf(ctx context.Context, dir string) doctor.Check {
-	if st, err := os.Stat(filepath.Join(dir, "catalog")); err != nil || !st.IsDir() {
+	at, _, err := catalogdir.Of(dir)
+	if err != nil {
+		return doctor.Check{}
+	}
+	if st, err := os.Stat(at); err != nil || !st.IsDir() {
 		return doctor.Check{}
 	}
 	var bad []string

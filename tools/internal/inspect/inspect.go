@@ -6,7 +6,6 @@ import (
 	"encoding/hex"
 	"fmt"
 	"log/slog"
-	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -16,6 +15,7 @@ import (
 	"github.com/skepkv/skep/layout"
 	"github.com/skepkv/skep/store"
 	"github.com/skepkv/skep/store/catalog"
+	"github.com/skepkv/skep/store/catalogdir"
 	"github.com/skepkv/skep/store/device"
 	"github.com/skepkv/skep/store/segment"
 )
@@ -31,7 +31,11 @@ func Open(dir string, log *slog.Logger) (*View, error) {
 	if dir == "" {
 		return nil, skep.Invalidf("inspect", "--dir", "empty", "the directory of a store")
 	}
-	c, err := catalog.Inspect(filepath.Join(dir, "catalog"), catalog.Options{Logger: log})
+	at, _, err := catalogdir.Of(dir)
+	if err != nil {
+		return nil, err
+	}
+	c, err := catalog.Inspect(at, catalog.Options{Logger: log})
 	if err != nil {
 		return nil, err
 	}

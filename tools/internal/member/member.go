@@ -11,7 +11,6 @@ import (
 	"net"
 	"os"
 	"path/filepath"
-	"runtime"
 	"sync"
 	"time"
 
@@ -19,6 +18,7 @@ import (
 	"github.com/skepkv/skep/replication"
 	"github.com/skepkv/skep/replication/clustermap"
 	"github.com/skepkv/skep/replication/consensus"
+	"github.com/skepkv/skep/store/atomicfile"
 )
 
 const op = "cluster node"
@@ -205,37 +205,11 @@ func WriteMap(store string, m *clustermap.Map) error {
 }
 
 // replace writes a file anew, durably.
-func replace(path string, b []byte) (err error) {
-	failed := func(err error) error {
-		if err == nil {
-			return nil
-		}
+func replace(path string, b []byte) error {
+	if err := atomicfile.Write(path, b); err != nil {
 		return &skep.Error{Op: op, Kind: skep.Failed, Field: "file", Value: path, Err: err}
 	}
-	f, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".*")
-	if err != nil {
-		return failed(err)
-	}
-	_, err = f.Write(b)
-	if err = errors.Join(err, f.Sync(), f.Close()); err == nil {
-		err = os.Rename(f.Name(), path)
-	}
-	if err != nil {
-		return failed(errors.Join(err, os.Remove(f.Name())))
-	}
-	return failed(syncDir(filepath.Dir(path)))
-}
-
-// syncDir makes new names in a directory durable. Windows has no such thing.
-func syncDir(path string) error {
-	if runtime.GOOS == "windows" {
-		return nil
-	}
-	d, err := os.Open(path)
-	if err != nil {
-		return err
-	}
-	return errors.Join(d.Sync(), d.Close())
+	return nil
 }
 
 // prepare makes the directory of a node that is to be, and refuses one that is of a cluster.
@@ -254,7 +228,7 @@ func prepare(store string) error {
 	if err := os.MkdirAll(Dir(store), 0o700); err != nil {
 		return &skep.Error{Op: op, Kind: skep.Failed, Field: "directory", Value: Dir(store), Err: err}
 	}
-	return errors.Join(syncDir(store), syncDir(filepath.Dir(store)))
+	return errors.Join(atomicfile.SyncDir(store), atomicfile.SyncDir(filepath.Dir(store)))
 }
 
 // finish has the directory be the node's. The identity comes last: without it, it is of no cluster.

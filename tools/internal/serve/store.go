@@ -238,7 +238,7 @@ func (c *Config) copies(namespace string) int {
 
 func (c *Config) storeOptions() store.Options {
 	so := store.Options{
-		Dir: c.Dir, Devices: c.Devices, DeviceCount: c.FileDevices,
+		Dir: c.Dir, CatalogDir: c.Store.CatalogDir, Devices: c.Devices, DeviceCount: c.FileDevices,
 		CapacityBytes: int64(c.Store.CapacityBytes), ChangeCapacity: c.Store.ChangeCapacity, BlockBytes: int64(c.Store.BlockBytes),
 		CacheBytes: int64(c.Store.DRAMBytes), IOBytes: int64(c.Store.IOBytes), LeasedBytes: int64(c.Store.LeasedBytes),
 		PinnedBytes: int64(c.Store.PinnedBytes), TenantNamespaces: c.Store.TenantNamespaces, Policy: c.Store.Policy,

@@ -1,0 +1,81 @@
+// Package catalogdir finds a store's catalog: in its directory, or where a person has put it. The directory remembers
+// that place in a file, so that whoever is given the directory alone finds the catalog, too.
+package catalogdir
+
+import (
+	"encoding/json"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/store/atomicfile"
+	"github.com/skepkv/skep/store/internal/paths"
+)
+
+// file is the name of the file in a store's directory.
+const file = "catalog-dir.json"
+
+// note is what it holds.
+type note struct {
+	Catalog string `json:"catalog"` // its directory
+	Of      string `json:"of"`      // the store's directory: a copy of it does not lead to the original's catalog
+}
+
+// Of is the directory of the catalog of the store in dir, and whether a person said so.
+//
+// Errors by kind: Damaged (the file says nothing), Foreign (it was written for another directory, of which this one is
+// a copy), Missing (there is no catalog where it says).
+func Of(dir string) (at string, named bool, err error) {
+	bad := func(kind skep.Kind, value, limit string, err error) (string, bool, error) {
+		return "", false, &skep.Error{Op: "find catalog", Kind: kind, Field: filepath.Join(dir, file), Value: value,
+			Limit: limit, Err: err}
+	}
+	b, err := os.ReadFile(filepath.Join(dir, file))
+	if errors.Is(err, fs.ErrNotExist) {
+		return filepath.Join(dir, "catalog"), false, nil
+	}
+	const another = "name the catalog's directory (--catalog-dir, store.catalog_dir)"
+	if err != nil {
+		return bad(skep.Other, "", "", err)
+	}
+	var n note
+	if err := json.Unmarshal(b, &n); err != nil || !filepath.IsAbs(n.Catalog) {
+		return bad(skep.Damaged, string(b[:min(len(b), 100)]), "what skep wrote there; else "+another, err)
+	}
+	if n.Of != of(dir) {
+		return bad(skep.Foreign, n.Catalog, "for this directory, which is a copy of another, or was copied here: "+another, nil)
+	}
+	if _, err := os.Stat(n.Catalog); err != nil {
+		return bad(skep.Missing, n.Catalog, "a directory; "+another+": where none is there, it is made anew from the devices", err)
+	}
+	return n.Catalog, true, nil
+}
+
+// of tells a directory from its copies.
+func of(dir string) string {
+	if id := paths.Identity(dir); id != "" {
+		return id
+	}
+	return paths.Real(dir)
+}
+
+// Remember notes that the catalog of the store in dir is at a place, an absolute path.
+func Remember(dir, at string) error {
+	path := filepath.Join(dir, file)
+	if at == filepath.Join(dir, "catalog") {
+		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+		return nil
+	}
+	b, err := json.Marshal(note{Catalog: at, Of: of(dir)})
+	if err != nil {
+		return err
+	}
+	if have, err := os.ReadFile(path); err == nil && string(have) == string(b) {
+		return nil
+	}
+	return atomicfile.Write(path, b)
+}
