@@ -28,7 +28,7 @@ eachtest     = @set -e; for m in $(MODULES); do echo "go test -C $$m $(1)"; $(GO
 eachcheck    = @set -e; for m in $(MODULES); do echo "staticcheck in $$m"; (cd $$m && $(STATICCHECK) $(1)); done
 
 .DEFAULT_GOAL := build
-.PHONY: all build download demo cluster apart test test-all adversaries explore test-loaded timing race race-all lint bench docs fuzz-short fuzz-ci crash clock soak leftovers second-time hostile greedy differential operator mutants failpoints schedule errpaths cross cross-all dist image dist-check dist-test cuda cuda-test gpu-bundle libskep wheel test-wheel test-engines clean help
+.PHONY: all build download demo cluster apart test test-all adversaries explore test-loaded timing race race-all lint bench docs fuzz-short fuzz-ci crash clock soak leftovers second-time hostile greedy differential operator mutants failpoints schedule errpaths cross cross-all dist image dist-check dist-test cuda cuda-test gpu-bundle libskep wheel test-wheel test-engines test-engines-newest gpu-engines clean help
 
 all: build
 
@@ -337,6 +337,13 @@ test-wheel: build ## builds the wheel, installs it in a clean environment of eac
 test-engines: build ## the connectors under LMCache's, SGLang's and vLLM's own classes, on wheels that are installed once; no GPU
 	GO='$(GO)' tools/libskep/build.sh bin
 	tools/skepkv/engines.sh
+
+test-engines-newest: build ## test-engines with the newest LMCache, SGLang and vLLM that pip finds in place of the pinned ones; for once a week
+	GO='$(GO)' tools/libskep/build.sh bin
+	SKEPKV_NEWEST=1 tools/skepkv/engines.sh
+
+gpu-engines: build ## vLLM and SGLang for real, on a GPU, with skep behind them, where python3 has them and skepkv; says what was seen, or why it was not run
+	python3 tools/skepkv/gpu_engines.py
 
 clean: ## what the targets above made
 	rm -rf bin bench dist
