@@ -271,9 +271,13 @@ def array(kind: Any, n: int) -> Any:
     return kind * n
 
 
-def in_pieces(blocks: Sequence[Any]) -> bool:
+def in_pieces(blocks: Any) -> bool:
     """Whether a block is given as a list or a tuple of its pieces."""
-    return any(isinstance(b, (list, tuple)) for b in blocks)
+    return isinstance(blocks, Placed) or any(isinstance(b, (list, tuple)) for b in blocks)
+
+
+def held_of(blocks: Any, writable: bool) -> "Held":
+    return blocks if isinstance(blocks, Held) else Held(blocks, writable)
 
 
 class Held:
@@ -309,7 +313,21 @@ class Held:
             self.release()
             raise
 
+    def __len__(self) -> int:
+        return self.count
+
     def release(self) -> None:
         for view in self._views:
             _let_go(c.byref(view))
         self._views = []
+
+
+class Placed(Held):
+    """Blocks in pieces at (address, bytes) each, of memory that somebody else holds. Leading ones of none are as None."""
+
+    def __init__(self, blocks: Sequence[Sequence[tuple[int, int]]]) -> None:
+        flat = [piece for block in blocks for piece in block]
+        self.count, self._views = len(blocks), []
+        self.pieces = array(c.c_uint32, self.count)(*map(len, blocks))
+        self.addresses = array(c.c_void_p, len(flat))(*(address for address, _ in flat))
+        self.lengths = array(c.c_int64, len(flat))(*(n for _, n in flat))

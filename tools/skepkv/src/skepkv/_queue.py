@@ -5,10 +5,12 @@ from __future__ import annotations
 import builtins
 import ctypes as c
 import itertools
-from typing import Any, NamedTuple, Sequence
+import os
+import select
+from typing import Any, Callable, NamedTuple, Sequence
 
 from . import _store, errors
-from ._library import KEY, PIECES, DoneStruct, Held, Hints, OpStruct, Scope, array, joined, library
+from ._library import KEY, PIECES, DoneStruct, Held, Hints, OpStruct, array, held_of, joined, library
 from ._store import Lease, Space, Store, _hints, _ms
 
 _LOOKUP, _LOOKUP_EACH, _EXISTS, _WANT, _LOAD, _SAVE, _ACCEPTED = range(1, 8)
@@ -105,14 +107,14 @@ class Queue:
         if parent is not None and len(parent) != KEY:
             raise ValueError(f"parent has {len(parent)} bytes, must be {KEY}")
         names = space._pair(keys, data)
-        what, held = _ACCEPTED if accepted else _SAVE, Held(data, False)
+        what, held = _ACCEPTED if accepted else _SAVE, held_of(data, False)
         return self._submit(what, space, names, timeout, held=held, parent=parent, depth=depth)
 
     def restore(
         self, space: Space, keys: Any, into: Sequence[Any], lease: Lease | None = None, timeout: float | None = None
     ) -> int | None:
         names, number = space._pair(keys, into), lease.number if lease is not None else 0
-        return self._submit(_LOAD, space, names, timeout, held=Held(into, True), number=number)
+        return self._submit(_LOAD, space, names, timeout, held=held_of(into, True), number=number)
 
     def _submit(
         self,
@@ -203,3 +205,26 @@ class Queue:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def waited(store: Store, submit: Callable[[Queue], "int | None"]) -> Done:
+    """Does one call of a queue's, waits until it is over, and raises what it says."""
+    with Queue(store, 1) as queue:
+        fd = -1
+        try:
+            fd = os.dup(queue.fileno())  # the library closes its own with the store
+            submit(queue)  # an error where that was closed before
+            over = select.poll()
+            over.register(fd, select.POLLIN)
+            over.poll()
+            (done,) = queue.drain()
+        except (OSError, errors.SkepError) as e:
+            if not store._number:
+                raise errors.SkepError(errors.CLOSED, "the store") from e
+            raise
+        finally:
+            if fd >= 0:
+                os.close(fd)
+    if done.code:
+        errors.raise_for(done.code, done.text, library().forked())
+    return done

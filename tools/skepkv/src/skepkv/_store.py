@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any, Callable, Iterator, NamedTuple, Sequence,
 
 from . import errors
 from ._events import Events
-from ._library import KEY, FoundStruct, Held, Hints, Scope, array, in_pieces, joined, library
+from ._library import KEY, PIECES, FoundStruct, Held, Hints, Scope, array, in_pieces, joined, library
 from ._pieces import Copies
 
 if TYPE_CHECKING:
-    from ._queue import Queue
+    from ._queue import Done, Queue
 
 _T = TypeVar("_T")
 # Memory that a drive may use yet, of stores that were closed. It is kept until the process ends.
@@ -284,6 +284,9 @@ class Space:
         if parent is not None and len(parent) != KEY:
             raise ValueError(f"parent has {len(parent)} bytes, must be {KEY}")
         if in_pieces(data):
+            if library().version >= PIECES:
+                done = self._queued(timeout, lambda q, t: q.put(self, names, data, parent, depth, t, accepted))
+                return Stored(done.results, done.reasons)
             with Copies(self._store, data, False) as copies:
                 copies.gather()
                 return self.put(keys, copies.whole, parent, depth, timeout, accepted)
@@ -319,6 +322,8 @@ class Space:
         does not give those."""
         names = self._pair(keys, into)
         if in_pieces(into):
+            if library().version >= PIECES:
+                return Restored(self._queued(timeout, lambda q, t: q.restore(self, names, into, lease, t)).results)
             with Copies(self._store, into, True) as copies:
                 restored = self.restore(names, copies.whole, lease, timeout)
                 copies.spread(restored.codes)
@@ -395,6 +400,12 @@ class Space:
         if len(names) != KEY * len(blocks):
             raise ValueError(f"{len(names) // KEY} keys and {len(blocks)} blocks")
         return names
+
+    def _queued(self, timeout: float | None, submit: Callable[["Queue", "float | None"], "int | None"]) -> "Done":
+        """Does a call that the library has for queues alone."""
+        from ._queue import waited
+
+        return self._scoped(timeout, lambda _, ms: waited(self._store, lambda q: submit(q, ms / 1000 or None)))
 
     def _with(
         self, blocks: Sequence[Any], writable: bool, timeout: float | None, do: Callable[[Any, int, Held], None]
