@@ -10,8 +10,8 @@ import select
 from typing import Any, Callable, NamedTuple, Sequence
 
 from . import _store, errors
-from ._library import KEY, PIECES, DoneStruct, Held, Hints, OpStruct, array, held_of, joined, library
-from ._store import Lease, Space, Store, _hints, _ms
+from ._library import KEY, PIECES, DoneStruct, Held, Hints, OpStruct, _ms, array, held_of, joined, library, named
+from ._store import Lease, Space, Store, _hints
 
 _LOOKUP, _LOOKUP_EACH, _EXISTS, _WANT, _LOAD, _SAVE, _ACCEPTED = range(1, 8)
 _DELETE, _HINT, _RENEW, _RELEASE, _FLUSH = range(8, 13)
@@ -49,8 +49,8 @@ class Queue:
 
     Calls are Space's, Lease's and Store's, and return a tag at once, or None where the queue is full. They run side by
     side: one that needs another's result is submitted when that was drained. Buffers are held until then. A lazy
-    namespace is opened by the first call, which waits for that. Blocks in pieces take a library of version 10; with
-    another they are SkepError 19."""
+    namespace is opened by the first call, which waits for that. Blocks in pieces, and parts, take a library of version 10;
+    with another they are SkepError 19."""
 
     def __init__(self, store: Store, depth: int = 64) -> None:
         number, fd = c.c_uint64(), c.c_int()
@@ -111,10 +111,16 @@ class Queue:
         return self._submit(what, space, names, timeout, held=held, parent=parent, depth=depth)
 
     def restore(
-        self, space: Space, keys: Any, into: Sequence[Any], lease: Lease | None = None, timeout: float | None = None
+        self,
+        space: Space,
+        keys: Any,
+        into: Sequence[Any],
+        lease: Lease | None = None,
+        timeout: float | None = None,
+        part: str = "kv",
     ) -> int | None:
         names, number = space._pair(keys, into), lease.number if lease is not None else 0
-        return self._submit(_LOAD, space, names, timeout, held=held_of(into, True), number=number)
+        return self._submit(_LOAD, space, names, timeout, held=held_of(into, True), number=number, part=part)
 
     def _submit(
         self,
@@ -128,6 +134,7 @@ class Queue:
         depth: int = 0,
         number: int = 0,
         future: Hints | None = None,
+        part: str = "kv",
     ) -> int | None:
         names = joined(keys)
         call, taken = _Call(space, len(names) // KEY, held), c.c_uint32()
@@ -144,12 +151,13 @@ class Queue:
             op.lease_ms = _ms(lease) if lease is not None else 0 if what == _RENEW else -1
             if future is not None:
                 op.future = c.pointer(future)
+            if part != "kv":
+                self._takes(f"part {part!r}")
+                op.part = named(part)
             if held is not None:
                 op.blocks, op.lengths = c.cast(held.addresses, c.c_void_p), c.cast(held.lengths, c.c_void_p)
                 if held.pieces is not None:
-                    if library().version < PIECES:
-                        why = f"blocks in pieces: the library has version {library().version}, {PIECES} is needed"
-                        raise errors.SkepError(errors.UNSUPPORTED, why)
+                    self._takes("blocks in pieces")
                     op.pieces = c.cast(held.pieces, c.c_void_p)
             op.results, op.reasons = c.addressof(call.results), c.addressof(call.reasons)
             library().call("submit", self._number, c.byref(op), 1, c.byref(taken))
@@ -159,6 +167,11 @@ class Queue:
                 if held is not None:
                     held.release()
         return tag if taken.value else None
+
+    def _takes(self, what: str) -> None:
+        if library().version < PIECES:
+            why = f"{what}: the library has version {library().version}, {PIECES} is needed"
+            raise errors.SkepError(errors.UNSUPPORTED, why)
 
     def drain(self, most: int = 64) -> list[Done]:
         """Takes what is over, each once. It does not wait."""
