@@ -7,7 +7,8 @@
                                  HiCacheFile in DIR, in turn, seven rounds. It runs by
                                  tools/skepkv/engines.sh bench sglang SOCKET DIR
     bench.py vllm SOCKET DIR     64 chunks of 4 MiB, one job each way, by vLLM's tiering manager: skepkv.vllm in vLLM's
-                                 own memory and with copies, and vLLM's fs tier in DIR, in turn, seven rounds; likewise by engines.sh bench vllm
+                                 own memory and with copies, and vLLM's fs tier in DIR, in turn, seven rounds;
+                                 likewise by engines.sh bench vllm
     bench.py lmcache SOCKET DIR  64 chunks of 4 MiB in batches of 16, through LMCache's L2 adapters: skepkv.lmcache as
                                  plugin and as native_plugin, and in DIR LMCache's own fs_native (O_DIRECT) and
                                  raw_block (a file, io_uring), in turn, seven rounds; by engines.sh bench lmcache

@@ -39,8 +39,9 @@ class Calls:
         return self.store.namespace("structured", chained=True, shape=skepkv.Shape(2, 3, 8, 4, **o))
 
     def test_blocks_into_a_paged_cache(self):
-        for i, (order, of, latent) in enumerate((("hnd", "nhd", 0), ("nhd", "nhd", 0), ("hnd", "hnd", 0), ("hnd", "hnd", 1))):
-            shape = skepkv.Shape(2, 0 if latent else 3, 8, 4, order=order, latent=bool(latent))
+        kinds = ("hnd", "nhd", False), ("nhd", "nhd", False), ("hnd", "hnd", False), ("hnd", "hnd", True)
+        for i, (order, of, latent) in enumerate(kinds):
+            shape = skepkv.Shape(2, 0 if latent else 3, 8, 4, order=order, latent=latent)
             self.assertEqual(shape.bytes, 2 * 4 * 8 * 2 * (1 if latent else 6))
             space = self.store.namespace(f"shape {i}", chained=True, shape=shape)
             keys, data = [key(k) for k in range(3)], [block(k, shape.bytes) for k in range(3)]

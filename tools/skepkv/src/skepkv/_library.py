@@ -394,7 +394,8 @@ class Held:
 
 
 class Placed(Held):
-    """Blocks in pieces at (address, bytes) each, of memory that somebody else holds. Leading ones of none are as None."""
+    """Blocks in pieces at (address, bytes) each, of memory that somebody else holds. Leading ones of none are as
+    None."""
 
     def __init__(self, blocks: Sequence[Sequence[tuple[int, int]]]) -> None:
         flat = [piece for block in blocks for piece in block]

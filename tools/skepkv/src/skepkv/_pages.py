@@ -362,8 +362,9 @@ class Client:
         prefix: Sequence[bytes] = (),
         region: Region | None = None,
     ) -> list[bool]:
-        """Fills pages, in a chain behind those of prefix, and says which are there, whole. Behind the first that is not,
-        others may not be looked for. In a region, which is for namespaces without chains, each page is one piece."""
+        """Fills pages, in a chain behind those of prefix, and says which are there, whole. Behind the first that is
+        not, others may not be looked for. In a region, which is for namespaces without chains, each page is one
+        piece."""
         landed = [False] * len(pages)
         chain = [*prefix, *names]
         with self._use(where) as space:

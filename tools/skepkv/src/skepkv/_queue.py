@@ -44,13 +44,13 @@ class _Call:
 
 
 class Queue:
-    """At most `depth` calls that are under way or not yet drained. `fileno` can be read, as a selector says, while there is
-    something to drain. Any thread may use it; it is a context manager.
+    """At most `depth` calls that are under way or not yet drained. `fileno` can be read, as a selector says, while
+    there is something to drain. Any thread may use it; it is a context manager.
 
     Calls are Space's, Lease's and Store's, and return a tag at once, or None where the queue is full. They run side by
     side: one that needs another's result is submitted when that was drained. Buffers are held until then. A lazy
-    namespace is opened by the first call, which waits for that. Blocks in pieces, and parts, take a library of version 10;
-    with another they are SkepError 19."""
+    namespace is opened by the first call, which waits for that. Blocks in pieces, and parts, take a library of version
+    10; with another they are SkepError 19."""
 
     def __init__(self, store: Store, depth: int = 64) -> None:
         number, fd = c.c_uint64(), c.c_int()

@@ -59,7 +59,8 @@ class Lease:
         self.release()
 
     def renew(self, seconds: float = 0) -> None:
-        """Makes it last for so many seconds from now (0: as of a lookup that names none). SkepError 10: it has run out."""
+        """Makes it last for so many seconds from now (0: as of a lookup that names none). SkepError 10: it has run
+        out."""
         library().call("renew", self._store._number, self.number, _ms(seconds or None))
 
     def release(self) -> None:
@@ -135,8 +136,8 @@ class Space:
         self._number[0] = number.value
 
     def _scoped(self, timeout: float | None, do: Callable[[Any, int], _T]) -> _T:
-        """Does a call, and opens the namespace anew where a server does not know it: its store is another one. do is given
-        what is left of the time, in milliseconds: all of it is one call's."""
+        """Does a call, and opens the namespace anew where a server does not know it: its store is another one. do is
+        given what is left of the time, in milliseconds: all of it is one call's."""
         ms, began = _ms(timeout), time.monotonic()
 
         def left() -> int:
@@ -213,10 +214,10 @@ class Space:
         timeout: float | None = None,
         accepted: bool = False,
     ) -> Stored:
-        """Stores a block of each key. data are C-contiguous buffers, or lists or tuples of them: pieces, in the order of
-        the block's bytes, which are copied once. In a chained namespace the blocks follow one
-        another, behind parent, which is at depth - 1. There with accepted it waits only until the store has them in its
-        memory, outcome 2; Store.flush waits for the drives."""
+        """Stores a block of each key. data are C-contiguous buffers, or lists or tuples of them: pieces, in the order
+        of the block's bytes, which are copied once. In a chained namespace the blocks follow one another, behind
+        parent, which is at depth - 1. There with accepted it waits only until the store has them in its memory, outcome
+        2; Store.flush waits for the drives."""
         names = self._pair(keys, data)
         if parent is not None and len(parent) != KEY:
             raise ValueError(f"parent has {len(parent)} bytes, must be {KEY}")
@@ -258,14 +259,15 @@ class Space:
         part: str = "kv",
     ) -> Restored:
         """Fills each of into, C-contiguous writable buffers, with the block of its key. A block of another length is
-        code 17, one that is not stored 21 or 2; a buffer whose code is not 0 is undefined. A list or tuple of buffers is
-        pieces, as of put. In a chained namespace leading
-        ones may be None, of code 0: they are not loaded, and say what the others continue, without which object storage
-        does not give those. Of blocks that have parts (begin) it loads one."""
+        code 17, one that is not stored 21 or 2; a buffer whose code is not 0 is undefined. A list or tuple of buffers
+        is pieces, as of put. In a chained namespace leading ones may be None, of code 0: they are not loaded, and say
+        what the others continue, without which object storage does not give those. Of blocks that have parts (begin) it
+        loads one."""
         names = self._pair(keys, into)
         if in_pieces(into):
             if library().version >= PIECES:
-                return Restored(self._queued(timeout, lambda q, t: q.restore(self, names, into, lease, t, part)).results)
+                done = self._queued(timeout, lambda q, t: q.restore(self, names, into, lease, t, part))
+                return Restored(done.results)
             with Copies(self._store, into, True) as copies:
                 restored = self.restore(names, copies.whole, lease, timeout, part)
                 copies.spread(restored.codes)
@@ -326,10 +328,10 @@ class Space:
         to: int | None = None,
         timeout: float | None = None,
     ) -> int:
-        """Restores blocks [first, to) of a chain into an engine's paged cache, and says how many of them arrived, in order:
-        the tokens of later ones are undefined. slots has page * page_tokens + the token in it for each token of those
-        blocks; below 0: that one goes nowhere. The namespace has a Shape. Invalid: the cache is of another one, or a slot
-        outside it."""
+        """Restores blocks [first, to) of a chain into an engine's paged cache, and says how many of them arrived, in
+        order: the tokens of later ones are undefined. slots has page * page_tokens + the token in it for each token of
+        those blocks; below 0: that one goes nowhere. The namespace has a Shape. Invalid: the cache is of another one,
+        or a slot outside it."""
         shape, names, arrived = self._shape, joined(keys), c.c_uint32()
         if shape is None:
             raise ValueError("the namespace has no shape, must be opened with one")
@@ -473,11 +475,10 @@ class Store:
         lazy: bool = False,
         shape: Shape | None = None,
     ) -> Space:
-        """Opens a namespace of opaque blocks, of so many bytes each or, where that is 0, of any length; or of blocks of a
-        shape, which says their tokens and bytes. An empty
-        tenant is the credential's. With `each`, in a chained one, every key is a chain of its own: calls take keys as
-        of an unchained namespace, the first writer of a key wins, and a cluster's replicas, its repair and object
-        storage are for them. A lazy one is opened by its first call."""
+        """Opens a namespace of opaque blocks, of so many bytes each or, where that is 0, of any length; or of blocks of
+        a shape, which says their tokens and bytes. An empty tenant is the credential's. With `each`, in a chained one,
+        every key is a chain of its own: calls take keys as of an unchained namespace, the first writer of a key wins,
+        and a cluster's replicas, its repair and object storage are for them. A lazy one is opened by its first call."""
         if shape is not None and (bytes or block_tokens not in (1, shape.tokens)):
             raise ValueError(f"block_tokens and bytes are {block_tokens} and {bytes}, must be the shape's")
         space = Space(
@@ -501,8 +502,8 @@ class Store:
         return Memory(self, n)
 
     def register(self, buffer: Any, *, fd: int = -1, offset: int = 0, timeout: float | None = None) -> Registered:
-        """Has the server map memory that there is: a writable buffer over a shared mapping of a file in /dev/shm, say, of
-        whole pages. The file is found, or is fd, and buffer begins at offset in it. SkepError 19 or 26 says why it
+        """Has the server map memory that there is: a writable buffer over a shared mapping of a file in /dev/shm, say,
+        of whole pages. The file is found, or is fd, and buffer begins at offset in it. SkepError 19 or 26 says why it
         cannot be; calls work with it as with any memory then."""
         return Registered(self, buffer, fd, offset, timeout)
 

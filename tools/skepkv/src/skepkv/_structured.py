@@ -23,8 +23,8 @@ def _one_of(field: str, value: str, known: Sequence[str]) -> int:
 
 
 class Shape(NamedTuple):
-    """What a block's part "kv" is: [layers][K, V][heads][tokens][dim] elements, or, of order "nhd", tokens before heads;
-    of a latent, which has no heads, [layers][tokens][dim]. element is bf16, f16, f32, fp8, i8 or fp4."""
+    """What a block's part "kv" is: [layers][K, V][heads][tokens][dim] elements, or, of order "nhd", tokens before
+    heads; of a latent, which has no heads, [layers][tokens][dim]. element is bf16, f16, f32, fp8, i8 or fp4."""
 
     layers: int
     heads: int
@@ -53,8 +53,8 @@ class Shape(NamedTuple):
 
 
 class Writer:
-    """A block of parts that is written, from Space.begin. Any thread may write. It is a context manager, which drops the
-    block unless it was committed."""
+    """A block of parts that is written, from Space.begin. Any thread may write. It is a context manager, which drops
+    the block unless it was committed."""
 
     def __init__(self, store: "Store", number: int) -> None:
         self._store, self._number = store, number
@@ -70,8 +70,8 @@ class Writer:
             held.release()
 
     def commit(self, accepted: bool = False, timeout: float | None = None) -> "Stored":
-        """Stores the block, as Space.put does, and says what became of it: Stored, of one block. Invalid: a byte was not
-        written, and the writer goes on."""
+        """Stores the block, as Space.put does, and says what became of it: Stored, of one block. Invalid: a byte was
+        not written, and the writer goes on."""
         from ._store import Stored
 
         outcome, reason = c.c_uint8(), c.c_uint8()
@@ -103,8 +103,9 @@ class Writer:
 
 class Paged:
     """An engine's paged cache in this process's memory: k and v have a plane for each layer, v none (None) of a latent.
-    Planes are C-contiguous writable buffers of one length. Page p begins p * page_stride bytes behind a plane's begin (0:
-    pages touch) and has page_tokens tokens, [heads][tokens][dim] elements, or of order "nhd" [tokens][heads][dim]."""
+    Planes are C-contiguous writable buffers of one length. Page p begins p * page_stride bytes behind a plane's begin
+    (0: pages touch) and has page_tokens tokens, [heads][tokens][dim] elements, or of order "nhd"
+    [tokens][heads][dim]."""
 
     def __init__(
         self,

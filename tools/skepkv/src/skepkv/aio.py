@@ -10,7 +10,8 @@
 The calls of Space and Lease, and flush, go to a skepkv.Queue of each event loop, which the loop waits for: `depth` of
 them are under way at a time, without a thread for each, and others wait for room, in order. In a thread of the
 store's, of which it has `workers`, go connecting and closing, the opening of a namespace, blocks of parts that are
-written, restore_paged, purge, alloc, register, direct and stats, and, with a library before version 10, put and restore of blocks in pieces.
+written, restore_paged, purge, alloc, register, direct and stats, and, with a library before version 10, put and restore
+of blocks in pieces.
 
 A timeout counts from the await. A task that is cancelled goes on when its call has ended, since that may use its
 buffers until then; the call's timeout bounds this. Calls under way when the store is closed are errors.
@@ -425,7 +426,9 @@ class Space:
         done = await self._queued(timeout, lambda q, t: q.restore(self._space, keys, into, held, t, part))
         return Restored(done.results)
 
-    async def begin(self, key: bytes, parts: Mapping[str, int], *args: Any, timeout: Any = None, **how: Any) -> "Writer":
+    async def begin(
+        self, key: bytes, parts: Mapping[str, int], *args: Any, timeout: float | None = None, **how: Any
+    ) -> "Writer":
         threads = self._calls.threads
         writer = await threads.within(timeout, lambda t: self._space.begin(key, parts, *args, timeout=t, **how))
         return Writer(threads, writer)
