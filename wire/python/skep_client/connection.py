@@ -55,7 +55,8 @@ class Session:
             elif p["offset"] != len(self.partial):
                 raise Broken("a piece out of order")
             if not covered(data, p["sums"]):
-                self.partial, out.error = bytearray(p["offset"] + p["len"]), Error(7, op="restore", field="checksum on arrival")
+                self.partial = bytearray(p["offset"] + p["len"])
+                out.error = Error(7, op="restore", field="checksum on arrival")
                 yield out
                 continue
             self.partial += data
@@ -123,8 +124,8 @@ def dial(address, tls, timeout):
 
 class Client:
     """One connection. address is "host:port" or "unix:path", or several with commas between them, of which the first
-    that answers is taken; tls an ssl.SSLContext. Where none answers, the last one's OSError or Broken is raised. A server
-    that refuses has answered: its Error is raised."""
+    that answers is taken; tls an ssl.SSLContext. Where none answers, the last one's OSError or Broken is raised. A
+    server that refuses has answered: its Error is raised."""
 
     def __init__(self, address, token="", tls=None, timeout=10.0, features=7, name="python"):
         self.timeout, self.calls, self.sessions, self.process = timeout, 0, {}, os.getpid()
