@@ -3,10 +3,12 @@
 
     bench.py SOCKET HOST:PORT    64 blocks of 4 MiB in batches of 16, by each way to the server in turn, five rounds
     bench.py sglang SOCKET DIR   64 pages of 4 MiB, as SGLang's controller moves them: skepkv.sglang in its page_first
-                                 pool, and SGLang's own HiCacheFile in DIR, in turn, seven rounds. It runs by
+                                 pool, and in its layer_first one, where a page lies in 32 pieces, and SGLang's own
+                                 HiCacheFile in DIR, in turn, seven rounds. It runs by
                                  tools/skepkv/engines.sh bench sglang SOCKET DIR
     bench.py vllm SOCKET DIR     64 chunks of 4 MiB, one job each way, by vLLM's tiering manager: skepkv.vllm in vLLM's
-                                 own memory and with copies, and vLLM's fs tier in DIR, in turn, seven rounds; likewise by engines.sh bench vllm
+                                 own memory and with copies, and vLLM's fs tier in DIR, in turn, seven rounds;
+                                 likewise by engines.sh bench vllm
     bench.py lmcache SOCKET DIR  64 chunks of 4 MiB in batches of 16, through LMCache's L2 adapters: skepkv.lmcache as
                                  plugin and as native_plugin, and in DIR LMCache's own fs_native (O_DIRECT) and
                                  raw_block (a file, io_uring), in turn, seven rounds; by engines.sh bench lmcache
@@ -66,13 +68,13 @@ def page_rounds(way, engine, names):
     engine.fill(names)
 
     def put():
-        if way == "skepkv.sglang":
+        if way.startswith("skepkv"):
             assert all(storage.batch_set_v1(names, indices, None))
         else:  # _generic_page_set
             assert storage.batch_set(names, [pool.get_data_page(indices[i * tokens]) for i in range(BLOCKS)])
 
     def get():
-        if way == "skepkv.sglang":
+        if way.startswith("skepkv"):
             assert all(storage.batch_get_v1(names, indices, None))
             return
         into = [pool.get_dummy_flat_data_page() for _ in names]  # _generic_page_get
@@ -93,7 +95,10 @@ def sglang(socket, directory):
     from test_sglang_real import Engine, chain, host_pool
 
     geometry = {"pages": BLOCKS, "tokens": 64, "layers": 16, "heads": 8, "dim": 128}
-    engines = {"skepkv.sglang": Engine("unix:" + socket, host_pool(**geometry), shared_bytes=256 << 20)}
+    engines = {
+        "skepkv.sglang" + way: Engine("unix:" + socket, host_pool(layout=layout, **geometry), shared_bytes=256 << 20)
+        for way, layout in (("", "page_first"), (", layer_first", "layer_first"))
+    }
     file = engines["HiCacheFile"] = Engine("unix:" + socket, host_pool(**geometry))
     file.config.extra_config = {"file_storage_path": directory}
     file.storage = StorageBackendFactory.create_backend("file", file.config, file.pool)

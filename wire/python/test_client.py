@@ -6,6 +6,8 @@ import hashlib
 import json
 import os
 import random
+import socket
+import threading
 import unittest
 import zlib
 
@@ -194,6 +196,51 @@ class Vectors(unittest.TestCase):
                 s.decode_header(b[:i] + bytes([b[i] ^ 1]) + b[i + 1 : 40])
 
 
+class Addresses(unittest.TestCase):
+    """Servers that do nothing but answer a hello, with a frame of the vectors; one with none hangs up."""
+
+    def server(self, *answers):
+        listener = socket.create_server(("127.0.0.1", 0))
+        self.addCleanup(listener.close)
+
+        def answer():
+            for body in answers:
+                conn, _ = listener.accept()
+                with conn, conn.makefile("rb") as f:
+                    length = s.decode_header(f.read(s.HEADER_SIZE))[3]
+                    f.read(length)
+                    if body:
+                        conn.sendall(body)
+                        f.read()  # the goodbye, and the end
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        self.addCleanup(thread.join)
+        return "127.0.0.1:%d" % listener.getsockname()[1]
+
+    def test_the_first_that_answers(self):
+        away, welcome = "unix:/nonesuch", load("welcome")[0]
+        hangs_up, other = self.server(b""), self.server(welcome, welcome)
+        for address in (other, f"{away}, {hangs_up},{other},127.0.0.1:1"):
+            with s.Client(address) as c:
+                self.assertEqual("127.0.0.1:%d" % c.sock.getpeername()[1], other)
+        with self.assertRaises(FileNotFoundError):
+            s.Client(f"{away},{away}")
+        with self.assertRaises(s.Broken):
+            s.Client(f"{away},{self.server(b'')}")
+
+    def test_one_that_refuses_has_answered(self):
+        frame, meaning = load("error")
+        with self.assertRaises(s.Error) as e:
+            s.Client(self.server(frame) + ",unix:/nonesuch")
+        self.assertEqual(e.exception.kind, meaning["body"]["kind"])
+
+    def test_lists_that_are_none(self):
+        for text in ("", "host", "unix:", "a:1,", "a:1,,b:1", "a:1,b", ":1", "a:b"):
+            with self.assertRaisesRegex(ValueError, "must be host:port or unix:path"):
+                s.Client(text)
+
+
 @unittest.skipUnless(os.environ.get("SKEP_ADDRESS"), "SKEP_ADDRESS names no server")
 class Live(unittest.TestCase):
     def setUp(self):
@@ -202,6 +249,11 @@ class Live(unittest.TestCase):
         self.addCleanup(self.c.close)
         self.tenant = "python" if self.c.tenant == "*" else self.c.tenant
         self.names = random.Random()
+
+    def test_a_list_of_addresses(self):
+        listed = "unix:/nonesuch, " + os.environ["SKEP_ADDRESS"]
+        with s.Client(listed, os.environ.get("SKEP_TOKEN", "")) as c:
+            self.assertEqual(c.tenant, self.c.tenant)
 
     @unittest.skipUnless(hasattr(os, "fork"), "no fork")
     def test_a_forked_process_is_refused(self):

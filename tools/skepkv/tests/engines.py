@@ -9,6 +9,7 @@ sys.setdlopenflags(os.RTLD_LAZY | os.RTLD_GLOBAL)
 import unittest  # noqa: E402
 
 names = sys.argv[1:] or [
+    "test_addresses_real",
     "test_events_real",
     "test_vllm_real",
     "test_vllm_trouble_real",

@@ -340,7 +340,10 @@ def differing(server, engine, count):
 
     def told():
         out = subprocess.run(
-            [binary(), "doctor", "keys", "--server", server.url, "-o", "json"], capture_output=True, text=True, timeout=60
+            [binary(), "doctor", "keys", "--server", server.url, "-o", "json"],
+            capture_output=True,
+            text=True,
+            timeout=60,
         )
         groups = [g for g in json.loads(out.stdout).get("groups", []) if g["engine"] == engine]
         if sum(len(g["settings"]) for g in groups) < count:

@@ -169,7 +169,8 @@ class TestConnector(OnServer):
 
         c._space = lambda *who: Hangs() if who[1] == f"{2:08x}" else space(*who)
         both, into = [name(1, rank=2), name(1)], [bytearray(SIZE), bytearray(SIZE)]
-        self.assertEqual(wait(c.submit_batch_get(both, [memoryview(b) for b in into])), (True, str(wrong), [False, True]))
+        got = wait(c.submit_batch_get(both, [memoryview(b) for b in into]))
+        self.assertEqual(got, (True, str(wrong), [False, True]))
         self.assertEqual(into[1], value(1))
         self.assertEqual(wait(c.submit_batch_exists(both)), (True, str(wrong), [False, True]))
         self.assertEqual(wait(c.submit_batch_set(both, [memoryview(b) for b in into])), (False, str(wrong), None))

@@ -1,5 +1,5 @@
-"""LMCache's own native RESP client, which reads replies of fixed lengths and never looks for the beginning of one, on the
-port redis.lockstep. What it says is loaded is its key's, every byte of it (Engine.load)."""
+"""LMCache's own native RESP client, which reads replies of fixed lengths and never looks for the beginning of one, on
+the port redis.lockstep. What it says is loaded is its key's, every byte of it (Engine.load)."""
 
 import threading
 import unittest

@@ -295,9 +295,9 @@ class TestLookups(unittest.TestCase):
             answer.wait(300)
             return dict.fromkeys(names, True)
 
-        from skepkv.vllm import _Lookups
+        from skepkv._lookups import Lookups
 
-        slow, patient = _Lookups(ask, 0.05), _Lookups(ask, 600)
+        slow, patient = Lookups(ask, 0.05), Lookups(ask, 600)
         for lookups in (slow, patient):
             self.addCleanup(lookups.close)
             for name in (b"a", b"b", b"a"):

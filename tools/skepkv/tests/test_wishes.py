@@ -1,5 +1,5 @@
-"""What users of KV stores ask for in public threads, shown through LMCache's connector. The tenth, an interface that stays,
-is test_lmcache_real's, test_sglang_real's and test_vllm_real's: each under the engines' own classes."""
+"""What users of KV stores ask for in public threads, shown through LMCache's connector. The tenth, an interface that
+stays, is test_lmcache_real's, test_sglang_real's and test_vllm_real's: each under the engines' own classes."""
 
 import os
 import signal
@@ -87,7 +87,8 @@ class TestWishes(unittest.TestCase):
         self.assertEqual(self.get(c, there), [True] * len(there))
 
     def test_2_what_is_damaged_or_was_not_stored_is_a_miss(self):
-        """vllm issues 54363 and 57912, LMCache issues 4991 and 4533: a failed store or a changed byte served as a hit."""
+        """vllm issues 54363 and 57912, LMCache issues 4991 and 4533: a failed store or a changed byte served as a
+        hit."""
         c = self.serve()
         self.assertTrue(self.put(c, range(6))[0])
 

@@ -1,5 +1,5 @@
-"""vLLM without a model for the tests: its spec, its factory, its tiering manager, its primary tier and memory region, with
-skepkv's tier in them. `missing` says why there is none."""
+"""vLLM without a model for the tests: its spec, its factory, its tiering manager, its primary tier and memory region,
+with skepkv's tier in them. `missing` says why there is none."""
 
 import hashlib
 import itertools

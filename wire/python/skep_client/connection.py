@@ -55,7 +55,8 @@ class Session:
             elif p["offset"] != len(self.partial):
                 raise Broken("a piece out of order")
             if not covered(data, p["sums"]):
-                self.partial, out.error = bytearray(p["offset"] + p["len"]), Error(7, op="restore", field="checksum on arrival")
+                self.partial = bytearray(p["offset"] + p["len"])
+                out.error = Error(7, op="restore", field="checksum on arrival")
                 yield out
                 continue
             self.partial += data
@@ -95,28 +96,60 @@ def covered(data, sums):
     return at == len(data)
 
 
+def addresses(text):
+    """The addresses of a list with commas between them."""
+    out = [a.strip() for a in text.split(",")]
+    for a in out:
+        host, _, port = a.rpartition(":")
+        if not (a.startswith("unix:") and a != "unix:" or host and port.isdecimal()):
+            raise ValueError(f"address {a!r} in {text!r}, must be host:port or unix:path")
+    return out
+
+
+def dial(address, tls, timeout):
+    if address.startswith("unix:"):
+        sock = socket.socket(socket.AF_UNIX)
+        sock.settimeout(timeout)
+        try:
+            sock.connect(address[5:])
+        except OSError:
+            sock.close()
+            raise
+        return sock
+    host, port = address.rsplit(":", 1)
+    sock = socket.create_connection((host, int(port)), timeout)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return sock if tls is None else tls.wrap_socket(sock, server_hostname=host)
+
+
 class Client:
-    """One connection. address is "host:port" or "unix:path"; tls an ssl.SSLContext."""
+    """One connection. address is "host:port" or "unix:path", or several with commas between them, of which the first
+    that answers is taken; tls an ssl.SSLContext. Where none answers, the last one's OSError or Broken is raised. A
+    server that refuses has answered: its Error is raised."""
 
     def __init__(self, address, token="", tls=None, timeout=10.0, features=7, name="python"):
-        if address.startswith("unix:"):
-            self.sock = socket.socket(socket.AF_UNIX)
-            self.sock.settimeout(timeout)
-            self.sock.connect(address[5:])
-        else:
-            host, port = address.rsplit(":", 1)
-            self.sock = socket.create_connection((host, int(port)), timeout)
-            self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            if tls is not None:
-                self.sock = tls.wrap_socket(self.sock, server_hostname=host)
         self.timeout, self.calls, self.sessions, self.process = timeout, 0, {}, os.getpid()
-        self._send(HELLO, 0, hello(os.urandom(16), name, token, features))
-        type_, _, _, body, _ = self._frame()
-        if type_ == ERROR:
-            raise Error(**read_error(body))
-        if type_ != HELLO | ANSWER:
-            raise Broken("no welcome")
-        self.welcome = read_welcome(body)
+        *others, last = addresses(address)
+        for a in others:
+            try:
+                return self._connect(a, token, tls, features, name)
+            except (OSError, Broken):
+                pass  # it is away
+        self._connect(last, token, tls, features, name)
+
+    def _connect(self, address, token, tls, features, name):
+        self.sock = dial(address, tls, self.timeout)
+        try:
+            self._send(HELLO, 0, hello(os.urandom(16), name, token, features))
+            type_, _, _, body, _ = self._frame()
+            if type_ == ERROR:
+                raise Error(**read_error(body))
+            if type_ != HELLO | ANSWER:
+                raise Broken("no welcome")
+            self.welcome = read_welcome(body)
+        except Exception:
+            self.sock.close()
+            raise
         self.tenant = self.welcome["tenant"]
         self.has_compute = bool(self.welcome["features"] & 2)
         self.has_either = bool(self.welcome["features"] & 4)

@@ -22,6 +22,7 @@ from ._events import Event, Events
 from ._library import library, socket_of
 from ._queue import Done, Queue
 from ._store import Found, Lease, Memory, Registered, Restored, Space, Store, Stored
+from ._structured import Paged, Shape, Writer
 from .errors import Forked, Invalid, NotReleased, SkepError
 
 __all__ = [
@@ -34,13 +35,16 @@ __all__ = [
     "Lease",
     "Memory",
     "NotReleased",
+    "Paged",
     "Queue",
     "Registered",
     "Restored",
+    "Shape",
     "SkepError",
     "Space",
     "Store",
     "Stored",
+    "Writer",
     "connect",
     "embed",
     "key",

@@ -83,6 +83,24 @@ class OpStruct(c.Structure):
     ]
 
 
+class PartStruct(c.Structure):
+    _fields_ = [("name", c.c_char_p), ("bytes", c.c_int64)]
+
+
+class PagedStruct(c.Structure):
+    _fields_ = [
+        ("order", c.c_uint32),
+        ("where", c.c_uint32),
+        ("layers", c.c_uint32),
+        ("page_tokens", c.c_uint32),
+        ("page_stride", c.c_int64),
+        ("plane_bytes", c.c_int64),
+        ("k", c.POINTER(c.c_uint64)),
+        ("v", c.POINTER(c.c_uint64)),
+        ("slots", c.POINTER(c.c_int64)),
+    ]
+
+
 class DoneStruct(c.Structure):
     _fields_ = [
         ("tag", c.c_uint64),
@@ -153,6 +171,44 @@ _CALLS: dict[str, tuple] = {
         c.c_int64,
         _u8p,
         _u8p,
+    ),
+    "begin": (
+        c.c_uint64,
+        _scope,
+        c.c_char_p,
+        c.c_uint32,
+        c.c_char_p,
+        c.POINTER(PartStruct),
+        c.c_uint32,
+        c.c_int64,
+        c.POINTER(c.c_uint64),
+    ),
+    "write": (c.c_uint64, c.c_char_p, c.c_int64, c.c_void_p, c.c_int64, c.c_int64),
+    "commit": (c.c_uint64, c.c_int, c.c_int64, _u8p, _u8p),
+    "abort": (c.c_uint64,),
+    "load_part": (
+        c.c_uint64,
+        _scope,
+        c.c_char_p,
+        c.c_char_p,
+        c.c_uint32,
+        c.c_uint64,
+        _pointers,
+        _lengths,
+        c.c_int64,
+        _u8p,
+    ),
+    "restore": (
+        c.c_uint64,
+        _scope,
+        c.c_char_p,
+        c.c_uint32,
+        c.c_uint32,
+        c.c_uint32,
+        c.POINTER(PagedStruct),
+        c.c_uint64,
+        c.c_int64,
+        c.POINTER(c.c_uint32),
     ),
     "flush": (c.c_uint64, c.c_int64),
     "want": (c.c_uint64, _scope, c.c_char_p, c.c_uint32, c.c_int64, c.c_int64, _u8p, _u8p),
@@ -226,6 +282,13 @@ def library() -> Library:
     return _loaded
 
 
+def named(part: str) -> bytes:
+    """A part's name, which C ends with a 0."""
+    if "\0" in part:
+        raise ValueError(f"part is {part!r}, must have no 0 byte")
+    return part.encode()
+
+
 def joined(keys: Any) -> bytes:
     """Keys as one buffer: they are given as one, or as a sequence of 32 bytes each."""
     if isinstance(keys, (bytes, bytearray, memoryview)):
@@ -238,6 +301,14 @@ def joined(keys: Any) -> bytes:
         if len(k) != KEY:
             raise ValueError(f"key {i} has {len(k)} bytes, must be {KEY}")
     return b"".join(keys)
+
+
+def _ms(seconds: float | None) -> int:
+    if seconds is None:
+        return 0
+    if not seconds > 0:
+        raise ValueError(f"timeout is {seconds} s, must be more than 0")
+    return max(1, int(seconds * 1000))
 
 
 class _PyBuffer(c.Structure):
@@ -271,9 +342,13 @@ def array(kind: Any, n: int) -> Any:
     return kind * n
 
 
-def in_pieces(blocks: Sequence[Any]) -> bool:
+def in_pieces(blocks: Any) -> bool:
     """Whether a block is given as a list or a tuple of its pieces."""
-    return any(isinstance(b, (list, tuple)) for b in blocks)
+    return isinstance(blocks, Placed) or any(isinstance(b, (list, tuple)) for b in blocks)
+
+
+def held_of(blocks: Any, writable: bool) -> "Held":
+    return blocks if isinstance(blocks, Held) else Held(blocks, writable)
 
 
 class Held:
@@ -309,7 +384,22 @@ class Held:
             self.release()
             raise
 
+    def __len__(self) -> int:
+        return self.count
+
     def release(self) -> None:
         for view in self._views:
             _let_go(c.byref(view))
         self._views = []
+
+
+class Placed(Held):
+    """Blocks in pieces at (address, bytes) each, of memory that somebody else holds. Leading ones of none are as
+    None."""
+
+    def __init__(self, blocks: Sequence[Sequence[tuple[int, int]]]) -> None:
+        flat = [piece for block in blocks for piece in block]
+        self.count, self._views = len(blocks), []
+        self.pieces = array(c.c_uint32, self.count)(*map(len, blocks))
+        self.addresses = array(c.c_void_p, len(flat))(*(address for address, _ in flat))
+        self.lengths = array(c.c_int64, len(flat))(*(n for _, n in flat))

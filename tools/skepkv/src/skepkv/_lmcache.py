@@ -377,8 +377,8 @@ class _Plugin(Calls):
             self.results[kind].clear()
         return out
 
-    # What LMCache counts, for quotas and events of its own. The server's own evictions are not told, and come out when a
-    # lookup misses.
+    # What LMCache counts, for quotas and events of its own. The server's own evictions are not told, and come out when
+    # a lookup misses.
 
     def _count(self, of: _Of, landed: list[bool]) -> int:
         keys, sizes, gone, lost = [], [], [], []

@@ -1,8 +1,9 @@
 """Pages of an engine in a server's store: a page lies in several pieces of the engine's memory, and is one block.
 
-Blocks go through memory that is shared with the server, and are copied once. What a server writes to is not the
-engine's memory then: a page that does not come whole leaves it as it was. Where an engine's memory is itself shared with
-the server (Region) nothing is copied, and what does not come whole is undefined.
+Blocks go through memory that is shared with the server, and are copied once: by the library, from and to the pieces of
+a page, where each page has several and the engine does not take its memory back (Gate), else here. What a server writes
+to is not the engine's memory then: a page that does not come whole leaves it as it was. Where an engine's memory is
+itself shared with the server (Region) nothing is copied, and what does not come whole is undefined.
 """
 
 from __future__ import annotations
@@ -18,8 +19,9 @@ import threading
 import time
 from typing import Any, ContextManager, Iterator, NamedTuple, Sequence
 
-from . import Memory, SkepError, Space, Store, connect, errors
+from . import Memory, SkepError, Space, Store, Stored, connect, errors
 from ._keys import tell
+from ._library import PIECES, Placed, library
 from ._region import Region
 
 log = logging.getLogger("skepkv")
@@ -360,8 +362,9 @@ class Client:
         prefix: Sequence[bytes] = (),
         region: Region | None = None,
     ) -> list[bool]:
-        """Fills pages, in a chain behind those of prefix, and says which are there, whole. Behind the first that is not,
-        others may not be looked for. In a region, which is for namespaces without chains, each page is one piece."""
+        """Fills pages, in a chain behind those of prefix, and says which are there, whole. Behind the first that is
+        not, others may not be looked for. In a region, which is for namespaces without chains, each page is one
+        piece."""
         landed = [False] * len(pages)
         chain = [*prefix, *names]
         with self._use(where) as space:
@@ -369,6 +372,10 @@ class Client:
                 if lent and region is not None:
                     into = [region.at(address - region.address, n) for ((address, n),) in pages]
                     return space.restore(names, into, timeout=left(until)).landed
+            if _scattered(pages, gate):
+                before = prefix if where.chained else ()
+                into = Placed([*((),) * len(before), *pages])
+                return space.restore([*before, *names], into, timeout=left(until)).landed[len(before) :]
             for at, to, total, offsets in _pieces_of(pages):
                 with self._stage(total, until) as stage:
                     into = [stage.view[o : o + size_of(p)] for o, p in zip(offsets, pages[at:to])]
@@ -421,24 +428,33 @@ class Client:
                         why = why or ("" if outcome else f"declined: {errors.name_of(reason)}")
                     return stored, sum(have), why
             chain = [*prefix, *names]
-            for at, to, total, offsets in _pieces_of([pages[i] for i in todo]):
+
+            def put(part: list[int], data: Any) -> Stored:
+                depth = len(prefix) + part[0] if where.chained else 0
+                return space.put(
+                    [names[i] for i in part],
+                    data,
+                    parent=chain[depth - 1] if depth else None,
+                    depth=depth,
+                    timeout=left(until),
+                    accepted=accepted,
+                )
+
+            missing = [pages[i] for i in todo]
+            whole = todo and _scattered(missing, gate)
+            for at, to, total, offsets in [(0, len(todo), 0, [])] if whole else _pieces_of(missing):
                 part = todo[at:to]
-                with self._stage(total, until) as stage:
-                    with gate:
-                        for i, o in zip(part, offsets):
-                            o += stage.address
-                            for address, n in pages[i]:
-                                c.memmove(o, address, n)
-                                o += n
-                    depth = len(prefix) + part[0] if where.chained else 0
-                    became = space.put(
-                        [names[i] for i in part],
-                        [stage.view[o : o + size_of(pages[i])] for i, o in zip(part, offsets)],
-                        parent=chain[depth - 1] if depth else None,
-                        depth=depth,
-                        timeout=left(until),
-                        accepted=accepted,
-                    )
+                if whole:
+                    became = put(part, Placed(missing))
+                else:
+                    with self._stage(total, until) as stage:
+                        with gate:
+                            for i, o in zip(part, offsets):
+                                o += stage.address
+                                for address, n in pages[i]:
+                                    c.memmove(o, address, n)
+                                    o += n
+                        became = put(part, [stage.view[o : o + size_of(pages[i])] for i, o in zip(part, offsets)])
                 for i, outcome, reason in zip(part, *became):
                     stored[i] = outcome != 0
                     why = why or ("" if outcome else f"declined: {errors.name_of(reason)}")
@@ -453,6 +469,12 @@ def left(until: float) -> float:
     if seconds <= 0:
         raise SkepError(errors.DEADLINE, "the call's time is over")
     return seconds
+
+
+def _scattered(pages: Sequence[Page], gate: ContextManager[Any]) -> bool:
+    """Whether the library copies pages: it goes through memory of its own where each lies in several pieces."""
+    apart = all(any(a + n != b for (a, n), (b, _) in zip(page, page[1:])) for page in pages)
+    return apart and not isinstance(gate, Gate) and library().version >= PIECES
 
 
 def _pieces_of(pages: Sequence[Page]) -> Iterator[tuple[int, int, int, list[int]]]:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import builtins
 import ctypes as c
 import itertools
-from typing import Any, NamedTuple, Sequence
+import os
+import select
+from typing import Any, Callable, NamedTuple, Sequence
 
 from . import _store, errors
-from ._library import KEY, PIECES, DoneStruct, Held, Hints, OpStruct, Scope, array, joined, library
-from ._store import Lease, Space, Store, _hints, _ms
+from ._library import KEY, PIECES, DoneStruct, Held, Hints, OpStruct, _ms, array, held_of, joined, library, named
+from ._store import Lease, Space, Store, _hints
 
 _LOOKUP, _LOOKUP_EACH, _EXISTS, _WANT, _LOAD, _SAVE, _ACCEPTED = range(1, 8)
 _DELETE, _HINT, _RENEW, _RELEASE, _FLUSH = range(8, 13)
@@ -42,13 +44,13 @@ class _Call:
 
 
 class Queue:
-    """At most `depth` calls that are under way or not yet drained. `fileno` can be read, as a selector says, while there is
-    something to drain. Any thread may use it; it is a context manager.
+    """At most `depth` calls that are under way or not yet drained. `fileno` can be read, as a selector says, while
+    there is something to drain. Any thread may use it; it is a context manager.
 
     Calls are Space's, Lease's and Store's, and return a tag at once, or None where the queue is full. They run side by
     side: one that needs another's result is submitted when that was drained. Buffers are held until then. A lazy
-    namespace is opened by the first call, which waits for that. Blocks in pieces take a library of version 10; with
-    another they are SkepError 19."""
+    namespace is opened by the first call, which waits for that. Blocks in pieces, and parts, take a library of version
+    10; with another they are SkepError 19."""
 
     def __init__(self, store: Store, depth: int = 64) -> None:
         number, fd = c.c_uint64(), c.c_int()
@@ -105,14 +107,20 @@ class Queue:
         if parent is not None and len(parent) != KEY:
             raise ValueError(f"parent has {len(parent)} bytes, must be {KEY}")
         names = space._pair(keys, data)
-        what, held = _ACCEPTED if accepted else _SAVE, Held(data, False)
+        what, held = _ACCEPTED if accepted else _SAVE, held_of(data, False)
         return self._submit(what, space, names, timeout, held=held, parent=parent, depth=depth)
 
     def restore(
-        self, space: Space, keys: Any, into: Sequence[Any], lease: Lease | None = None, timeout: float | None = None
+        self,
+        space: Space,
+        keys: Any,
+        into: Sequence[Any],
+        lease: Lease | None = None,
+        timeout: float | None = None,
+        part: str = "kv",
     ) -> int | None:
         names, number = space._pair(keys, into), lease.number if lease is not None else 0
-        return self._submit(_LOAD, space, names, timeout, held=Held(into, True), number=number)
+        return self._submit(_LOAD, space, names, timeout, held=held_of(into, True), number=number, part=part)
 
     def _submit(
         self,
@@ -126,6 +134,7 @@ class Queue:
         depth: int = 0,
         number: int = 0,
         future: Hints | None = None,
+        part: str = "kv",
     ) -> int | None:
         names = joined(keys)
         call, taken = _Call(space, len(names) // KEY, held), c.c_uint32()
@@ -142,12 +151,13 @@ class Queue:
             op.lease_ms = _ms(lease) if lease is not None else 0 if what == _RENEW else -1
             if future is not None:
                 op.future = c.pointer(future)
+            if part != "kv":
+                self._takes(f"part {part!r}")
+                op.part = named(part)
             if held is not None:
                 op.blocks, op.lengths = c.cast(held.addresses, c.c_void_p), c.cast(held.lengths, c.c_void_p)
                 if held.pieces is not None:
-                    if library().version < PIECES:
-                        why = f"blocks in pieces: the library has version {library().version}, {PIECES} is needed"
-                        raise errors.SkepError(errors.UNSUPPORTED, why)
+                    self._takes("blocks in pieces")
                     op.pieces = c.cast(held.pieces, c.c_void_p)
             op.results, op.reasons = c.addressof(call.results), c.addressof(call.reasons)
             library().call("submit", self._number, c.byref(op), 1, c.byref(taken))
@@ -157,6 +167,11 @@ class Queue:
                 if held is not None:
                     held.release()
         return tag if taken.value else None
+
+    def _takes(self, what: str) -> None:
+        if library().version < PIECES:
+            why = f"{what}: the library has version {library().version}, {PIECES} is needed"
+            raise errors.SkepError(errors.UNSUPPORTED, why)
 
     def drain(self, most: int = 64) -> list[Done]:
         """Takes what is over, each once. It does not wait."""
@@ -203,3 +218,26 @@ class Queue:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def waited(store: Store, submit: Callable[[Queue], "int | None"]) -> Done:
+    """Does one call of a queue's, waits until it is over, and raises what it says."""
+    with Queue(store, 1) as queue:
+        fd = -1
+        try:
+            fd = os.dup(queue.fileno())  # the library closes its own with the store
+            submit(queue)  # an error where that was closed before
+            over = select.poll()
+            over.register(fd, select.POLLIN)
+            over.poll()
+            (done,) = queue.drain()
+        except (OSError, errors.SkepError) as e:
+            if not store._number:
+                raise errors.SkepError(errors.CLOSED, "the store") from e
+            raise
+        finally:
+            if fd >= 0:
+                os.close(fd)
+    if done.code:
+        errors.raise_for(done.code, done.text, library().forked())
+    return done

@@ -122,8 +122,8 @@ class Region:
             self._cond.notify_all()
 
     def close(self, store: Store | None, timeout: float) -> None:
-        """Has the server unmap it, where no call uses it any more. Where that is not so in time the memory stays mapped,
-        and nobody may use it for anything else."""
+        """Has the server unmap it, where no call uses it any more. Where that is not so in time the memory stays
+        mapped, and nobody may use it for anything else."""
         with self._cond:
             if self._closed:
                 return

@@ -5,28 +5,35 @@ from __future__ import annotations
 import ctypes as c
 import json
 import time
-import weakref
-from typing import TYPE_CHECKING, Any, Callable, Iterator, NamedTuple, Sequence, TypeVar
+from typing import TYPE_CHECKING, Any, Callable, Iterator, Mapping, NamedTuple, Sequence, TypeVar
 
 from . import errors
 from ._events import Events
-from ._library import KEY, FoundStruct, Held, Hints, Scope, array, in_pieces, joined, library
+from ._library import (
+    KEY,
+    PIECES,
+    FoundStruct,
+    Held,
+    Hints,
+    PartStruct,
+    Scope,
+    _ms,
+    array,
+    in_pieces,
+    joined,
+    library,
+    named,
+)
+from ._memory import Memory, Registered
 from ._pieces import Copies
+from ._structured import Paged, Shape, Writer
 
 if TYPE_CHECKING:
-    from ._queue import Queue
+    from ._queue import Done, Queue
 
 _T = TypeVar("_T")
 # Memory that a drive may use yet, of stores that were closed. It is kept until the process ends.
 _kept: list[Held] = []
-
-
-def _ms(seconds: float | None) -> int:
-    if seconds is None:
-        return 0
-    if not seconds > 0:
-        raise ValueError(f"timeout is {seconds} s, must be more than 0")
-    return max(1, int(seconds * 1000))
 
 
 def _hints(
@@ -52,7 +59,8 @@ class Lease:
         self.release()
 
     def renew(self, seconds: float = 0) -> None:
-        """Makes it last for so many seconds from now (0: as of a lookup that names none). SkepError 10: it has run out."""
+        """Makes it last for so many seconds from now (0: as of a lookup that names none). SkepError 10: it has run
+        out."""
         library().call("renew", self._store._number, self.number, _ms(seconds or None))
 
     def release(self) -> None:
@@ -102,88 +110,18 @@ class Restored(NamedTuple):
         return next((i for i, code in enumerate(self.codes) if code), len(self.codes))
 
 
-def _free(store: "Store", address: int) -> None:
-    if store._number and not library().forked():
-        try:
-            library().call("shared_free", store._number, address)
-        except errors.SkepError:
-            pass
-
-
-class Memory:
-    """Memory that the server's drives read into. `view` is a memoryview of it; `fd` and `offset` say where another
-    process maps it. The memory is given back when `free` was called and the last view of it is gone."""
-
-    def __init__(self, store: "Store", n: int) -> None:
-        address, fd, offset = c.c_void_p(), c.c_int(), c.c_int64()
-        library().call("shared_alloc", store._number, n, c.byref(address), c.byref(fd), c.byref(offset))
-        self.fd, self.offset, self._size = fd.value, offset.value, n
-        memory = array(c.c_ubyte, n).from_address(address.value)
-        weakref.finalize(memory, _free, store, address.value).atexit = False
-        self._view: memoryview | None = memoryview(memory).cast("B")
-
-    def __len__(self) -> int:
-        return self._size
-
-    @property
-    def view(self) -> memoryview:
-        if self._view is None:
-            raise ValueError("the memory was freed")
-        return self._view
-
-    def blocks(self, n: int) -> list[memoryview]:
-        """The memory cut into n places of the same length."""
-        each = len(self) // n
-        return [self.view[i * each : (i + 1) * each] for i in range(n)]
-
-    def free(self) -> None:
-        self._view = None
-
-    def __enter__(self) -> "Memory":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.free()
-
-
-class Registered:
-    """Memory of the program's own that the server maps, too, until `free`. It is kept alive until then."""
-
-    def __init__(self, store: "Store", buffer: Any, fd: int, offset: int, timeout: float | None) -> None:
-        self._store, self._held = store, Held([buffer], True)
-        try:
-            address, n = self._held.addresses[0], self._held.lengths[0]
-            library().call("mem_register", store._number, address, n, fd, offset, _ms(timeout))
-        except BaseException:
-            self._held.release()
-            raise
-
-    def free(self, timeout: float | None = None) -> None:
-        """Has the server unmap it, once no call uses it. An error says that it may be written to yet."""
-        if self._held.count and self._held._views:
-            if self._store._unsure is not None and not library().forked():
-                raise self._store._unsure
-            if self._store._number and not library().forked():
-                library().call("mem_unregister", self._store._number, self._held.addresses[0], _ms(timeout))
-            self._held.release()
-
-    def __enter__(self) -> "Registered":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.free()
-
-
 class Space:
     """A namespace of a store. Any thread may use it."""
 
-    def __init__(self, store: "Store", spec: dict[str, Any], salt: bytes = b"") -> None:
-        self._store, self._spec, self._salt = store, spec, salt
+    def __init__(
+        self, store: "Store", spec: dict[str, Any], salt: bytes = b"", shape: Shape | None = None
+    ) -> None:
+        self._store, self._spec, self._salt, self._shape = store, spec, salt, shape
         self._number = [0]  # shared with the same namespace under other salts; 0: not opened yet
 
     def salted(self, salt: bytes) -> "Space":
         """The same namespace under a salt: blocks of another salt are not found."""
-        out = Space(self._store, self._spec, bytes(salt))
+        out = Space(self._store, self._spec, bytes(salt), self._shape)
         out._number = self._number
         return out
 
@@ -198,8 +136,8 @@ class Space:
         self._number[0] = number.value
 
     def _scoped(self, timeout: float | None, do: Callable[[Any, int], _T]) -> _T:
-        """Does a call, and opens the namespace anew where a server does not know it: its store is another one. do is given
-        what is left of the time, in milliseconds: all of it is one call's."""
+        """Does a call, and opens the namespace anew where a server does not know it: its store is another one. do is
+        given what is left of the time, in milliseconds: all of it is one call's."""
         ms, began = _ms(timeout), time.monotonic()
 
         def left() -> int:
@@ -276,14 +214,17 @@ class Space:
         timeout: float | None = None,
         accepted: bool = False,
     ) -> Stored:
-        """Stores a block of each key. data are C-contiguous buffers, or lists or tuples of them: pieces, in the order of
-        the block's bytes, which are copied once. In a chained namespace the blocks follow one
-        another, behind parent, which is at depth - 1. There with accepted it waits only until the store has them in its
-        memory, outcome 2; Store.flush waits for the drives."""
+        """Stores a block of each key. data are C-contiguous buffers, or lists or tuples of them: pieces, in the order
+        of the block's bytes, which are copied once. In a chained namespace the blocks follow one another, behind
+        parent, which is at depth - 1. There with accepted it waits only until the store has them in its memory, outcome
+        2; Store.flush waits for the drives."""
         names = self._pair(keys, data)
         if parent is not None and len(parent) != KEY:
             raise ValueError(f"parent has {len(parent)} bytes, must be {KEY}")
         if in_pieces(data):
+            if library().version >= PIECES:
+                done = self._queued(timeout, lambda q, t: q.put(self, names, data, parent, depth, t, accepted))
+                return Stored(done.results, done.reasons)
             with Copies(self._store, data, False) as copies:
                 copies.gather()
                 return self.put(keys, copies.whole, parent, depth, timeout, accepted)
@@ -310,17 +251,25 @@ class Space:
         return Stored(bytes(outcomes), bytes(reasons))
 
     def restore(
-        self, keys: Any, into: Sequence[Any], lease: Lease | None = None, timeout: float | None = None
+        self,
+        keys: Any,
+        into: Sequence[Any],
+        lease: Lease | None = None,
+        timeout: float | None = None,
+        part: str = "kv",
     ) -> Restored:
         """Fills each of into, C-contiguous writable buffers, with the block of its key. A block of another length is
-        code 17, one that is not stored 21 or 2; a buffer whose code is not 0 is undefined. A list or tuple of buffers is
-        pieces, as of put. In a chained namespace leading
-        ones may be None, of code 0: they are not loaded, and say what the others continue, without which object storage
-        does not give those."""
+        code 17, one that is not stored 21 or 2; a buffer whose code is not 0 is undefined. A list or tuple of buffers
+        is pieces, as of put. In a chained namespace leading ones may be None, of code 0: they are not loaded, and say
+        what the others continue, without which object storage does not give those. Of blocks that have parts (begin) it
+        loads one."""
         names = self._pair(keys, into)
         if in_pieces(into):
+            if library().version >= PIECES:
+                done = self._queued(timeout, lambda q, t: q.restore(self, names, into, lease, t, part))
+                return Restored(done.results)
             with Copies(self._store, into, True) as copies:
-                restored = self.restore(names, copies.whole, lease, timeout)
+                restored = self.restore(names, copies.whole, lease, timeout, part)
                 copies.spread(restored.codes)
                 return restored
         results, number = array(c.c_uint8, len(into))(), lease.number if lease is not None else 0
@@ -329,10 +278,89 @@ class Space:
             True,
             timeout,
             lambda sc, ms, held: library().call(
-                "load", self._store._number, sc, names, held.count, number, held.addresses, held.lengths, ms, results
+                "load_part",
+                self._store._number,
+                sc,
+                named(part),
+                names,
+                held.count,
+                number,
+                held.addresses,
+                held.lengths,
+                ms,
+                results,
             ),
         )
         return Restored(bytes(results))
+
+    def begin(
+        self,
+        key: bytes,
+        parts: Mapping[str, int],
+        parent: bytes | None = None,
+        depth: int = 0,
+        life: float | None = None,
+        timeout: float | None = None,
+    ) -> Writer:
+        """Begins a block of parts: 1 to 16 names, "kv" the usual one, with bytes of each. It is
+        found when it is committed with all of them written, behind parent as of put. Who does not commit it within life
+        seconds (None: a minute) has it dropped. timeout is of the namespace's opening."""
+        names = self._pair(key, [None])
+        if parent is not None and len(parent) != KEY:
+            raise ValueError(f"parent has {len(parent)} bytes, must be {KEY}")
+        number, n = c.c_uint64(), len(parts)
+        listed = array(PartStruct, n)(*((named(name), size) for name, size in parts.items()))
+        within = _ms(life)
+        self._scoped(
+            timeout,
+            lambda sc, _: library().call(
+                "begin", self._store._number, sc, parent, depth, names, listed, n, within, c.byref(number)
+            ),
+        )
+        return Writer(self._store, number.value)
+
+    def restore_paged(
+        self,
+        keys: Any,
+        cache: Paged,
+        slots: Sequence[int],
+        first: int = 0,
+        to: int | None = None,
+        timeout: float | None = None,
+    ) -> int:
+        """Restores blocks [first, to) of a chain into an engine's paged cache, and says how many of them arrived, in
+        order: the tokens of later ones are undefined. slots has page * page_tokens + the token in it for each token of
+        those blocks; below 0: that one goes nowhere. The namespace has a Shape. Invalid: the cache is of another one,
+        or a slot outside it."""
+        shape, names, arrived = self._shape, joined(keys), c.c_uint32()
+        if shape is None:
+            raise ValueError("the namespace has no shape, must be opened with one")
+        n = len(names) // KEY
+        last = n if to is None else to
+        if not 0 <= first < last <= n:
+            raise ValueError(f"blocks are {first} to {last}, must be in 0 to {n}")
+        if len(slots) != (last - first) * shape.tokens:
+            raise ValueError(f"slots are {len(slots)}, must be {(last - first) * shape.tokens}, one for each token")
+        numbers = array(c.c_int64, len(slots))(*slots)
+        page = shape.bytes * cache._tokens // (shape.tokens * shape.layers * (1 if shape.latent else 2))
+        self._do(
+            cache._held(),
+            timeout,
+            lambda sc, ms, held: library().call(
+                "restore",
+                self._store._number,
+                sc,
+                names,
+                n,
+                first,
+                last,
+                c.byref(cache._struct(held, numbers, page)),
+                0,
+                ms,
+                c.byref(arrived),
+            ),
+        )
+        return arrived.value
 
     def delete(self, keys: Any, timeout: float | None = None) -> int:
         """Removes blocks, and says how many were there."""
@@ -396,10 +424,18 @@ class Space:
             raise ValueError(f"{len(names) // KEY} keys and {len(blocks)} blocks")
         return names
 
+    def _queued(self, timeout: float | None, submit: Callable[["Queue", "float | None"], "int | None"]) -> "Done":
+        """Does a call that the library has for queues alone."""
+        from ._queue import waited
+
+        return self._scoped(timeout, lambda _, ms: waited(self._store, lambda q: submit(q, ms / 1000 or None)))
+
     def _with(
         self, blocks: Sequence[Any], writable: bool, timeout: float | None, do: Callable[[Any, int, Held], None]
     ) -> None:
-        held = Held(blocks, writable)
+        self._do(Held(blocks, writable), timeout, do)
+
+    def _do(self, held: Held, timeout: float | None, do: Callable[[Any, int, Held], None]) -> None:
         try:
             self._scoped(timeout, lambda sc, ms: do(sc, ms, held))
         except errors.NotReleased:
@@ -437,11 +473,14 @@ class Store:
         copies: int = 1,
         durable: bool = False,
         lazy: bool = False,
+        shape: Shape | None = None,
     ) -> Space:
-        """Opens a namespace of opaque blocks, of so many bytes each or, where that is 0, of any length. An empty
-        tenant is the credential's. With `each`, in a chained one, every key is a chain of its own: calls take keys as
-        of an unchained namespace, the first writer of a key wins, and a cluster's replicas, its repair and object
-        storage are for them. A lazy one is opened by its first call."""
+        """Opens a namespace of opaque blocks, of so many bytes each or, where that is 0, of any length; or of blocks of
+        a shape, which says their tokens and bytes. An empty tenant is the credential's. With `each`, in a chained one,
+        every key is a chain of its own: calls take keys as of an unchained namespace, the first writer of a key wins,
+        and a cluster's replicas, its repair and object storage are for them. A lazy one is opened by its first call."""
+        if shape is not None and (bytes or block_tokens not in (1, shape.tokens)):
+            raise ValueError(f"block_tokens and bytes are {block_tokens} and {bytes}, must be the shape's")
         space = Space(
             self,
             {
@@ -452,8 +491,9 @@ class Store:
                 "each": each,
                 "copies": copies,
                 "class": int(durable),
-                "shape": {"block_tokens": block_tokens, "bytes": bytes},
+                "shape": shape._json() if shape is not None else {"block_tokens": block_tokens, "bytes": bytes},
             },
+            shape=shape,
         )
         return space if lazy else space.open()
 
@@ -462,8 +502,8 @@ class Store:
         return Memory(self, n)
 
     def register(self, buffer: Any, *, fd: int = -1, offset: int = 0, timeout: float | None = None) -> Registered:
-        """Has the server map memory that there is: a writable buffer over a shared mapping of a file in /dev/shm, say, of
-        whole pages. The file is found, or is fd, and buffer begins at offset in it. SkepError 19 or 26 says why it
+        """Has the server map memory that there is: a writable buffer over a shared mapping of a file in /dev/shm, say,
+        of whole pages. The file is found, or is fd, and buffer begins at offset in it. SkepError 19 or 26 says why it
         cannot be; calls work with it as with any memory then."""
         return Registered(self, buffer, fd, offset, timeout)
 

@@ -9,8 +9,9 @@
 
 The calls of Space and Lease, and flush, go to a skepkv.Queue of each event loop, which the loop waits for: `depth` of
 them are under way at a time, without a thread for each, and others wait for room, in order. In a thread of the
-store's, of which it has `workers`, go connecting and closing, the opening of a namespace, purge, alloc, register,
-direct and stats, and, with a library before version 10, put and restore of blocks in pieces.
+store's, of which it has `workers`, go connecting and closing, the opening of a namespace, blocks of parts that are
+written, restore_paged, purge, alloc, register, direct and stats, and, with a library before version 10, put and restore
+of blocks in pieces.
 
 A timeout counts from the await. A task that is cancelled goes on when its call has ended, since that may use its
 buffers until then; the call's timeout bounds this. Calls under way when the store is closed are errors.
@@ -24,15 +25,14 @@ import functools
 import os
 import threading
 import time
-from typing import Any, Callable, Iterable, Sequence, TypeVar
+from typing import Any, Callable, Iterable, Mapping, Sequence, TypeVar
 
 import skepkv
 
-from . import Done, Memory, NotReleased, Queue, Registered, Restored, SkepError, Stored, errors
-from ._library import PIECES, in_pieces, library
-from ._store import _ms
+from . import Done, Memory, NotReleased, Paged, Queue, Registered, Restored, SkepError, Stored, errors
+from ._library import PIECES, _ms, in_pieces, library
 
-__all__ = ["Found", "Lease", "Space", "Store", "connect", "embed"]
+__all__ = ["Found", "Lease", "Space", "Store", "Writer", "connect", "embed"]
 
 _T = TypeVar("_T")
 _Submit = Callable[[Queue, "float | None"], "int | None"]  # a call of a queue's, with what is left of its timeout
@@ -342,6 +342,28 @@ class Found:
         self.lease = Lease(calls, done.lease)
 
 
+class Writer:
+    """skepkv.Writer."""
+
+    def __init__(self, threads: _Threads, writer: skepkv.Writer) -> None:
+        self._threads, self._writer = threads, writer
+
+    async def write(self, part: str, offset: int, data: Any, timeout: float | None = None) -> None:
+        await self._threads.within(timeout, lambda t: self._writer.write(part, offset, data, t))
+
+    async def commit(self, accepted: bool = False, timeout: float | None = None) -> Stored:
+        return await self._threads.within(timeout, lambda t: self._writer.commit(accepted, t))
+
+    async def abort(self) -> None:
+        await self._threads.run(self._writer.abort)
+
+    async def __aenter__(self) -> "Writer":
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._threads.run(self._writer.__exit__)
+
+
 class Space:
     """skepkv.Space."""
 
@@ -391,13 +413,32 @@ class Space:
         return Stored(done.results, done.reasons)
 
     async def restore(
-        self, keys: Any, into: Sequence[Any], lease: Lease | None = None, timeout: float | None = None
+        self,
+        keys: Any,
+        into: Sequence[Any],
+        lease: Lease | None = None,
+        timeout: float | None = None,
+        part: str = "kv",
     ) -> Restored:
         held = lease._lease if lease is not None else None
-        if library().version < PIECES and in_pieces(into):
-            return await self._calls.threads.within(timeout, lambda t: self._space.restore(keys, into, held, t))
-        done = await self._queued(timeout, lambda q, t: q.restore(self._space, keys, into, held, t))
+        if library().version < PIECES and (part != "kv" or in_pieces(into)):
+            return await self._calls.threads.within(timeout, lambda t: self._space.restore(keys, into, held, t, part))
+        done = await self._queued(timeout, lambda q, t: q.restore(self._space, keys, into, held, t, part))
         return Restored(done.results)
+
+    async def begin(
+        self, key: bytes, parts: Mapping[str, int], *args: Any, timeout: float | None = None, **how: Any
+    ) -> "Writer":
+        threads = self._calls.threads
+        writer = await threads.within(timeout, lambda t: self._space.begin(key, parts, *args, timeout=t, **how))
+        return Writer(threads, writer)
+
+    async def restore_paged(
+        self, keys: Any, cache: Paged, slots: Sequence[int], *args: Any, timeout: float | None = None, **how: Any
+    ) -> int:
+        return await self._calls.threads.within(
+            timeout, lambda t: self._space.restore_paged(keys, cache, slots, *args, timeout=t, **how)
+        )
 
     async def delete(self, keys: Any, timeout: float | None = None) -> int:
         return (await self._queued(timeout, lambda q, t: q.delete(self._space, keys, t))).blocks

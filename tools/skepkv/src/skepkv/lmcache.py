@@ -6,9 +6,9 @@
                    "adapter_params": {"url": "unix:/run/skep/skep.sock"}}'
 
 Both find what the other has stored. LMCache submits batches from its own threads and never waits here. Threads carry
-them out and tell of them through eventfds. Each batch completes once, before its deadline and some seconds, whatever the
-server does; nothing that goes wrong is raised into the engine. A get answers for each key whether all of its bytes are
-there.
+them out and tell of them through eventfds. Each batch completes once, before its deadline and some seconds, whatever
+the server does; nothing that goes wrong is raised into the engine. A get answers for each key whether all of its bytes
+are there.
 
 A key of LMCache is model@rank@group@hash or model@rank@group@hash@salt. Model, rank and group make a namespace, the
 salt is skep's salt, and the block's key is a digest of all of it but the salt. Each chunk is a chain of its own: the
@@ -95,7 +95,8 @@ class Job(NamedTuple):
 
 
 class Calls:
-    """Batches that threads carry out, for one of LMCache's interfaces. Times are seconds from the submission of a batch.
+    """Batches that threads carry out, for one of LMCache's interfaces. Times are seconds from the submission of a
+    batch.
 
     url, token or token_file, tenant: which server, as whom. tls_ca (a file, or "system"), tls_cert, tls_key: TLS over
     TCP. shared_bytes: memory shared with a server behind a Unix
@@ -272,8 +273,8 @@ class Calls:
         return [(self._space(*who), at, names) for who, (at, names) in groups.items()]
 
     def _each(self, job: Job, do: Callable[[Space, list[int], list[bytes]], None]) -> str:
-        """Does every namespace's part of a batch, and says what went wrong with some. It is raised where none worked, and
-        where a buffer may be written to yet."""
+        """Does every namespace's part of a batch, and says what went wrong with some. It is raised where none worked,
+        and where a buffer may be written to yet."""
         worked, wrong = False, None
         for part in self._parts(job):
             try:

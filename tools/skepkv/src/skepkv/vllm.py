@@ -27,7 +27,7 @@ import logging
 import os
 import threading
 import time
-from typing import Any, Callable, Collection, Iterable, Sequence
+from typing import Any, Callable, Iterable, Sequence
 
 import vllm
 from vllm.distributed.kv_transfer.kv_connector.v1.offloading.metrics import OffloadingConnectorStats
@@ -47,6 +47,7 @@ from vllm.v1.kv_offload.tiering.base import JobResult, SecondaryTierManager, Tra
 
 from . import SkepError, errors, key
 from ._library import socket_of
+from ._lookups import Lookups
 from ._pages import STAGE, Client, Gate, Trouble, Where, check_options, secured, weights
 from ._region import Region
 
@@ -56,7 +57,6 @@ log = logging.getLogger("skepkv.vllm")
 
 _FORMAT = 2  # of what is stored: another one is another namespace
 _MOST_KEYS = 4096  # of one call that asks for them
-_MOST_WAITING = 65536  # keys that are not asked for yet; more are misses at once
 _MOST_JOBS = 4096  # that wait; more fail at once
 _OUTCOMES = (
     *("asked", "found", "late", "read", "read_missed"),
@@ -90,97 +90,6 @@ def _nothing(*_: Any, **__: Any) -> None:
 
 def _fails(tier: "SkepTier", job: TransferJob) -> None:
     tier._done.append(_Finished(JobResult(job_id=job.job_id, success=False), list(job.keys), [], job.is_promotion))
-
-
-class _Verdict:
-    __slots__ = ("asked", "there", "requests")
-
-    def __init__(self) -> None:
-        self.asked = time.monotonic()
-        self.there: bool | None = None  # None: not known yet
-        self.requests: set[str] = set()
-
-
-class _Lookups:
-    """What is known of keys that requests asked for. They are kept until the last of these requests is finished."""
-
-    def __init__(self, ask: Callable[[Sequence[bytes]], dict[bytes, bool]], within: float) -> None:
-        self._ask, self._within = ask, within
-        self._cond = threading.Condition()  # guards what follows
-        self._verdicts: dict[bytes, _Verdict] = {}
-        self._of: dict[str, set[bytes]] = {}
-        self._step: list[bytes] = []  # keys that this step asked for first
-        self._waiting: dict[bytes, None] = {}
-        self._closed = False
-        self._thread = threading.Thread(target=self._work, daemon=True, name="skepkv-lookup")
-        self._thread.start()
-
-    def get(self, name: bytes, request: str) -> bool | None:
-        """Whether a key is there; None: that will be known soon."""
-        with self._cond:
-            verdict = self._verdicts.get(name)
-            if verdict is None:
-                verdict = self._verdicts[name] = _Verdict()
-                self._step.append(name)
-            verdict.requests.add(request)
-            self._of.setdefault(request, set()).add(name)
-            if verdict.there is None and time.monotonic() - verdict.asked >= self._within:
-                return False
-            return verdict.there
-
-    def flush(self) -> None:
-        """Has the server asked for the step's keys."""
-        with self._cond:
-            step, self._step = self._step, []
-            for name in step:
-                verdict = self._verdicts.get(name)
-                if verdict is None or verdict.there is not None:
-                    continue
-                if self._closed or len(self._waiting) >= _MOST_WAITING:
-                    verdict.there = False
-                else:
-                    self._waiting[name] = None
-            self._cond.notify_all()
-
-    def mark(self, names: Iterable[bytes], there: bool) -> None:
-        with self._cond:
-            for name in names:
-                verdict = self._verdicts.get(name)
-                if verdict is not None:
-                    verdict.there = there
-
-    def forget(self, request: str) -> None:
-        with self._cond:
-            for name in self._of.pop(request, ()):
-                verdict = self._verdicts[name]
-                verdict.requests.discard(request)
-                if not verdict.requests:
-                    del self._verdicts[name]
-                    self._waiting.pop(name, None)
-
-    def close(self) -> None:
-        with self._cond:
-            self._closed = True
-            self._waiting.clear()
-            self._cond.notify_all()
-
-    def join(self, until: float) -> None:
-        self._thread.join(max(0.0, until - time.monotonic()))
-
-    def _work(self) -> None:
-        while True:
-            with self._cond:
-                self._cond.wait_for(lambda: self._waiting or self._closed)
-                if self._closed:
-                    return
-                names = list(self._waiting)
-                self._waiting.clear()
-            there = self._ask(names)
-            with self._cond:
-                for name in names:
-                    verdict = self._verdicts.get(name)
-                    if verdict is not None and verdict.there is None:
-                        verdict.there = there.get(name, False)
 
 
 class _Job:
@@ -289,7 +198,7 @@ class SkepTier(SecondaryTierManager):
         self._running: set[_Job] = set()
         self._done: collections.deque[_Finished] = collections.deque()
         self._closed = False
-        self._lookups = _Lookups(self._ask, lookup_timeout)
+        self._lookups = Lookups(self._ask, lookup_timeout)
         self._threads = [
             threading.Thread(target=self._work, args=(load,), daemon=True, name=f"skepkv-{what}-{i}")
             for load, what, n in ((True, "load", readers), (False, "store", writers))
@@ -537,7 +446,7 @@ class SkepTier(SecondaryTierManager):
             self._trouble.well()
         except Exception as e:
             self._failed(e)
-        late = len(keys) if time.monotonic() - began > self._lookups._within else 0
+        late = len(keys) if time.monotonic() - began > self._lookups.within else 0
         self._count(asked=len(keys), found=sum(out.values()), late=late)
         return out
 
