@@ -16,6 +16,7 @@ import (
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/replication"
+	"github.com/skepkv/skep/replication/clustermap"
 	"github.com/skepkv/skep/wire"
 	"github.com/skepkv/skep/wire/hostile"
 )
@@ -193,11 +194,31 @@ func (g *grabber) takeAll(t *testing.T) {
 		}
 		_, err = st.Put(t.Context(), q)
 		require.NoError(t, err)
+		// The cluster's Store stops where one node refuses: past it, one that does not refuse shows.
+		alone, err := wire.Dial(t.Context(), wire.Options{Addr: n.addr(), Token: hostile.TokenHostile, Conns: 1, Log: quiet})
+		require.NoError(t, err)
+		g.keep(func() { _ = alone.Close() })
+		own, err := alone.OpenNamespace(t.Context(), spec)
+		require.NoError(t, err)
 		for name, take := range map[string]func(ctx context.Context, i int) error{
 			"namespaces": func(ctx context.Context, i int) error {
 				spec := spec
 				spec.Name = fmt.Sprint(n.name, i)
 				_, err := st.OpenNamespace(ctx, spec)
+				return err
+			},
+			"namespaces of the node alone": func(ctx context.Context, i int) error {
+				spec := spec
+				spec.Name = fmt.Sprint("alone", n.name, i)
+				_, err := alone.OpenNamespace(ctx, spec)
+				return err
+			},
+			"leases of the node alone": func(ctx context.Context, i int) error {
+				group := keys[i*clustermap.DefaultGroup%len(keys):][:clustermap.DefaultGroup]
+				r, err := alone.Lookup(ctx, &skep.LookupRequest{Scope: skep.Scope{Namespace: own.ID}, Keys: group, Lease: skep.MaxLease})
+				if err == nil && r.LeaseDenied {
+					err = errors.New("lease denied")
+				}
 				return err
 			},
 			"leases": func(ctx context.Context, i int) error { // of the whole chain first, which is too much
