@@ -201,9 +201,9 @@ starved: ## others use up descriptors, memory and disks and give them back, of a
 	SKEP_STARVED_TIME=$(STARVED_TIME) $(GO) test -count=1 -timeout 0 -run '^TestStarved$$' -v ./store
 	SKEP_STARVED_TIME=$(STARVED_TIME) $(GO) test -count=1 -timeout 0 -run '^TestStarvedNode$$' -v ./tools/internal/apart
 
-hostile: ## clients that do their worst to a server of all protocols, and to three nodes, for HOSTILE_TIME (10m) each; prints its seed
-	SKEP_HOSTILE_TIME=$(HOSTILE_TIME) $(GO) test -count=1 -timeout 0 -run '^TestHostileClients$$' -v ./tools/internal/wired
-	SKEP_HOSTILE_TIME=$(HOSTILE_TIME) $(GO) test -count=1 -timeout 0 -run '^TestHostileToACluster$$' -v ./tools/internal/apart
+hostile: ## clients that do their worst to a server of all protocols, and to three nodes, for HOSTILE_TIME (10m) each; prints its seed; RACE=-race looks for races in both
+	SKEP_HOSTILE_TIME=$(HOSTILE_TIME) $(GO) test $(RACE) -count=1 -timeout 0 -run '^TestHostileClients$$' -v ./tools/internal/wired
+	SKEP_HOSTILE_TIME=$(HOSTILE_TIME) $(GO) test $(RACE) -count=1 -timeout 0 -run '^TestHostileToACluster$$' -v ./tools/internal/apart
 
 DIFFERENTIAL_TIME ?= 2m
 GREEDY_TIME ?= 2m

@@ -57,11 +57,16 @@ func (f *fleet) start(m *clustermap.Map) (stop func()) {
 	f.Helper()
 	st := memstore.New(memstore.Options{})
 	f.Cleanup(func() { assert.NoError(f, st.Close()) })
-	name := m.Nodes[len(f.servers)].Name
-	if f.silent {
-		name = ""
+	return f.serve(st, f.as(m, len(f.servers)))
+}
+
+// as are options of a server that is node i of a map.
+func (f *fleet) as(m *clustermap.Map, i int) server.Options {
+	o := server.Options{ClusterMap: f.encode(m), Epoch: m.Epoch}
+	if !f.silent {
+		o.Node, o.Cluster, o.NodeID = m.Nodes[i].Name, m.Seed.String(), m.Nodes[i].ID
 	}
-	return f.serve(st, server.Options{ClusterMap: f.encode(m), Epoch: m.Epoch, Node: name})
+	return o
 }
 
 // serve starts the next server, of a Store.

@@ -3,7 +3,6 @@ package replication
 import (
 	"context"
 	"slices"
-	"time"
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/replication/clustermap"
@@ -11,6 +10,7 @@ import (
 	"github.com/skepkv/skep/replication/seeds"
 	"github.com/skepkv/skep/wire"
 	"github.com/skepkv/skep/wire/epoch"
+	"github.com/skepkv/skep/wire/whose"
 )
 
 // mark has the calls of ctx say which map they are by.
@@ -35,9 +35,6 @@ func (v *view) only() skep.Store {
 	return nil
 }
 
-// tells is how long a node that knows of a newer map may take to tell it.
-const tells = 2 * time.Second
-
 // learn asks the nodes for a map that is newer than that of an epoch, of which one has said that it has it, and goes on
 // by it. It says whether there is one now.
 func (s *Store) learn(ctx context.Context, than uint32) bool {
@@ -52,15 +49,13 @@ func (s *Store) learn(ctx context.Context, than uint32) bool {
 	if v.of.Epoch > than {
 		return true // somebody else asked
 	}
-	m := s.newest(ctx, v)
-	for end := time.NewTimer(tells); m == nil; m = s.newest(ctx, v) {
-		select { // the node that said so may be about to tell its map
-		case <-time.After(tells / 64):
-		case <-end.C:
-			return false
-		case <-ctx.Done():
-			return false
-		}
+	return s.follow(ctx, v, seeds.Await(ctx, func() *clustermap.Map { return s.newest(ctx, v) }))
+}
+
+// follow adopts what newest found; nil: nothing. REQUIRES: the turn.
+func (s *Store) follow(ctx context.Context, v *view, m *clustermap.Map) bool {
+	if m == nil {
+		return false
 	}
 	if err := s.adopt(ctx, v, m); err != nil {
 		s.log.Error("a newer map of the cluster is not followed", "epoch", m.Epoch, "error", err)
@@ -68,6 +63,18 @@ func (s *Store) learn(ctx context.Context, than uint32) bool {
 	}
 	s.log.Info("a newer map of the cluster", "epoch", m.Epoch, "nodes", len(m.Nodes))
 	return true
+}
+
+// mistaken has the nodes, and who answers in their place, asked for a newer map, beside a call that another node was
+// there for.
+func (s *Store) mistaken() {
+	s.again.Ask(s.start, func() {
+		if s.turn(s.ctx) == nil {
+			v := s.now.Load()
+			s.follow(s.ctx, v, s.newest(s.ctx, v))
+			<-s.learns
+		}
+	})
 }
 
 // turn waits until nobody else changes the map.
@@ -121,11 +128,7 @@ func (s *Store) Hear(m *clustermap.Map) {
 func (s *Store) newest(ctx context.Context, v *view) *clustermap.Map {
 	var ask []seeds.Teller
 	for _, n := range v.owner {
-		if t, ok := skep.As[interface {
-			ClusterMap(ctx context.Context) ([]byte, error)
-		}](n.st); ok {
-			ask = append(ask, seeds.Teller{Name: n.Name, From: t})
-		}
+		ask = seeds.Append(ask, n.Name, n.st)
 	}
 	m, _, _ := seeds.Newest(ctx, s.Map(), ask, s.log)
 	return m
@@ -222,7 +225,7 @@ func (s *Store) goOn(v *view) bool {
 	if s.closed.Load() {
 		return false
 	}
-	v.ready()
+	v.ready(s)
 	s.now.Store(v)
 	return true
 }
@@ -235,10 +238,15 @@ func (v *view) seedNode(s *Store) *node {
 	return nil
 }
 
-// ready sets what follows from the nodes, and has the clients of several say that one is away: what is to be done
-// then is the Store's to say.
-func (v *view) ready() {
+// ready sets what follows from the nodes: the clients are told which ones they speak to, and those of several say that
+// one is away: what is to be done then is the Store's to say.
+func (v *view) ready(s *Store) {
 	for i, n := range v.owner {
+		if c, ok := skep.As[interface {
+			SetNode(of whose.Node, refused func())
+		}](n.st); ok {
+			c.SetNode(whose.Node{Cluster: v.of.Seed.String(), ID: n.ID, Name: n.Name}, s.mistaken)
+		}
 		if v.of.Nodes[i].State != clustermap.Down {
 			v.live = append(v.live, n)
 		}

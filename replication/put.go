@@ -57,7 +57,7 @@ func (s many) Want(ctx context.Context, r *skep.WantRequest) ([]skep.Want, error
 		case !s.away(err):
 			return nil, err
 		default:
-			lists[i], kinds[i] = nil, reason(err)
+			lists[i], kinds[i] = nil, checks.Reason(err)
 		}
 	}
 	out := make([]skep.Want, len(r.Keys))
@@ -277,7 +277,7 @@ func (p *putting) put(ctx context.Context, x run) error {
 		p.stale.Store(&err)
 	}
 	if err != nil && ctx.Err() == nil && (old || p.s.away(err)) {
-		p.declined(x, reason(err))
+		p.declined(x, checks.Reason(err))
 		return nil
 	}
 	return err
@@ -373,7 +373,7 @@ func (s many) Begin(ctx context.Context, r *skep.BeginRequest) (skep.BlockWriter
 	}
 	var lost error
 	acks, begun, holders := s.acks(sp), 0, s.holders(sp, r.Salt, e.Anchor)
-	c := copies.NewWriter(acks, func(err error) (skep.Kind, bool) { return reason(err), s.away(err) })
+	c := copies.NewWriter(acks, func(err error) (skep.Kind, bool) { return checks.Reason(err), s.away(err) })
 	for _, at := range holders {
 		n, q := s.owner[at], q
 		var of skep.BlockWriter
@@ -395,7 +395,7 @@ func (s many) Begin(ctx context.Context, r *skep.BeginRequest) (skep.BlockWriter
 			_ = c.Abort(context.WithoutCancel(ctx))
 			return nil, err
 		}
-		c.Add(of, reason(err))
+		c.Add(of, checks.Reason(err))
 	}
 	switch {
 	case begun == 0 || begun < acks:

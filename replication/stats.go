@@ -5,6 +5,7 @@ import (
 	"maps"
 
 	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/replication/checks"
 	"github.com/skepkv/skep/replication/copies"
 )
 
@@ -37,7 +38,7 @@ func (s many) Stats(ctx context.Context) (skep.Stats, error) {
 		case !s.away(err):
 			return skep.Stats{}, err
 		default:
-			out.State = "node " + n.Name + ": " + reason(err).Error()
+			out.State = "node " + n.Name + ": " + checks.Reason(err).Error()
 		}
 	}
 	out.Lookups, out.LookupKeys, out.LookupHits = s.count.lookups.Load(), s.count.keys.Load(), s.count.hits.Load()

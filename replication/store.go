@@ -54,6 +54,7 @@ type Store struct {
 	open   func(n clustermap.Node) (skep.Store, error)
 	seed   *wire.Client // of Connect; nil: none
 	seeds  *seeds.List  // of Connect; nil: none
+	again  seeds.Again
 	memory skep.Allocator
 	// numbered says that callers have the numbers of namespaces that the seed gave before there was a map.
 	numbered atomic.Bool
@@ -148,7 +149,7 @@ func New(o Options) (*Store, error) {
 		v.nodes = append(v.nodes, newNode(o.Map.Nodes[i], i, st))
 	}
 	v.owner = v.nodes
-	v.ready()
+	v.ready(s)
 	s.now.Store(v)
 	return s, nil
 }
@@ -274,19 +275,9 @@ func (s *Store) away(err error) bool {
 	return false
 }
 
-// reason is the kind that a node that is away is missed by.
-func reason(err error) skep.Kind {
-	switch k := skep.KindOf(err); k {
-	case skep.Closed, skep.Behind, skep.StaleMap:
-	default:
-		return k
-	}
-	return skep.Unavailable
-}
-
 // missing is the error of a call that did not reach a node that it had to reach.
 func (n *node) missing(op string, err error) error {
-	return &skep.Error{Op: op, Kind: reason(err), Field: "node", Value: n.Name, Limit: "one that answers, and takes it", Err: err}
+	return &skep.Error{Op: op, Kind: checks.Reason(err), Field: "node", Value: n.Name, Limit: "one that answers, and takes it", Err: err}
 }
 
 // each calls f for each of the map's nodes that are not down at once, and gives what it answered, by the nodes' places.

@@ -20,6 +20,7 @@ import (
 	"github.com/skepkv/skep/wire/frames"
 	"github.com/skepkv/skep/wire/heap"
 	"github.com/skepkv/skep/wire/link"
+	"github.com/skepkv/skep/wire/whose"
 )
 
 // Options of Dial. Only Addr is needed.
@@ -104,6 +105,7 @@ type Client struct {
 	wait   sync.WaitGroup // readers, pinger, who looks for the server
 	misses atomic.Int64   // calls answered with a miss for want of a server
 	strict atomic.Bool    // Options.Strict, or SetStrict
+	meant  whose.Meant
 }
 
 var _ skep.Store = (*Client)(nil)
@@ -367,8 +369,13 @@ func (c *Client) ping() {
 // or gone.
 func (c *Client) Misses() int64 { return c.misses.Load() }
 
-// Away says whether the server has not been there at the last looks: calls fail at once until it is.
-func (c *Client) Away() bool { return c.guard.Open() }
+// Away says whether the server has not been there at the last looks, or another node was (SetNode): calls fail at once
+// until it is.
+func (c *Client) Away() bool { return c.guard.Open() || c.meant.Another() }
+
+// SetNode has the calls from now on be for that node: where another one answers, but for ClusterMap, they are not sent,
+// and Unavailable, with whose.ErrAnother. refused is told of each, and must not block.
+func (c *Client) SetNode(n whose.Node, refused func()) { c.meant.Set(n, refused) }
 
 // SetStrict has the calls that begin from now on treat a server that is slow, full or gone as Options.Strict says: for a
 // Store of many nodes, which goes to another one then.
@@ -459,7 +466,7 @@ func (c *Client) again(s spec, err error, sent bool) (time.Duration, bool) {
 		errors.As(err, &e)
 		return min(max(e.RetryAfter, time.Millisecond), time.Second), true
 	case skep.Unavailable:
-		return time.Millisecond, (!sent || s.again) && !errors.Is(err, ErrRestarted)
+		return time.Millisecond, (!sent || s.again) && !errors.Is(err, ErrRestarted) && !errors.Is(err, whose.ErrAnother)
 	}
 	return 0, false
 }

@@ -14,6 +14,7 @@ import (
 
 // met notes which server answered: another run of it has other namespaces, perhaps.
 func (c *Client) met(hi *frames.Welcome) {
+	c.meant.Met(hi)
 	c.spacesMu.Lock()
 	defer c.spacesMu.Unlock()
 	c.tenant, c.rights, c.node = hi.Tenant, auth.Rights(hi.Rights), hi.Node

@@ -51,14 +51,14 @@ func (c *Client) ServerID(ctx context.Context) (ServerID, error) {
 	if err != nil {
 		return ServerID{}, err
 	}
-	return x.hi.Server, nil
+	return x.hi.Server, x.meant(ctx, frames.TypeOpenNamespace)
 }
 
-// meant refuses what is for another run of the server.
+// meant refuses what is for another run of the server, or for another node.
 func (x *clientConn) meant(ctx context.Context, t frames.Type) error {
 	if id, told := ctx.Value(serverKey{}).(ServerID); told && id != x.hi.Server {
 		return &link.Unsent{Err: &skep.Error{Op: t.String(), Kind: skep.Unavailable, Field: "server",
 			Err: ErrRestarted}}
 	}
-	return nil
+	return x.c.meant.Check(t, &x.hi)
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/skepkv/skep/wire/epoch"
 	"github.com/skepkv/skep/wire/frames"
 	"github.com/skepkv/skep/wire/server"
+	"github.com/skepkv/skep/wire/whose"
 )
 
 // A node answers who computed with another map, and has done nothing; a server that is no node is not told of epochs.
@@ -148,6 +149,70 @@ func TestCallsForARunOfAServer(t *testing.T) {
 	n, err = lookup(t.Context())
 	require.NoError(t, err)
 	require.Equal(t, 3, n, "the connection goes on, and nothing was done")
+}
+
+// Calls for a node are not sent to another one, which may be asked for the map yet. A server that does not say which node
+// it is is believed.
+func TestCallsForANodeOfACluster(t *testing.T) {
+	t.Parallel()
+	for _, silent := range []bool{false, true} {
+		o := server.Options{ClusterMap: []byte("{}"), Epoch: 1, Node: "b", Cluster: "07", NodeID: 2}
+		if silent {
+			o.Cluster, o.NodeID = "", 0
+		}
+		r := serve(t, "unix", newMemstore(storetest.Config{}), o)
+		c := r.dial(t, r.options())
+		ch := chainOf(t, c, "a", 3)
+		c.SetStrict()
+		ctx := WithEpoch(t.Context(), 1)
+		calls := map[string]func() error{
+			"lookup": func() error {
+				_, err := c.Lookup(ctx, &skep.LookupRequest{Scope: ch.Scope, Keys: ch.Keys})
+				return err
+			},
+			"restore": func() error {
+				s, err := c.Restore(ctx, &skep.RestoreRequest{Chains: []skep.Chain{{Scope: ch.Scope, Keys: ch.Keys}}})
+				if err == nil {
+					err = s.Close(ctx)
+				}
+				return err
+			},
+			"events": func() error {
+				s, err := c.Events(ctx, skep.Cursor{}, false)
+				if err == nil {
+					err = s.Close()
+				}
+				return err
+			},
+			"delete": func() error { _, err := c.Delete(ctx, ch.Scope, ch.Keys[2:]); return err },
+			"run":    func() error { _, err := c.ServerID(ctx); return err },
+		}
+		told := 0
+		for _, other := range []whose.Node{{Cluster: "07", ID: 1, Name: "a"}, {Cluster: "08", ID: 2, Name: "b"}} {
+			c.SetNode(other, func() { told++ })
+			for name, call := range calls {
+				before := told
+				err := call()
+				if silent {
+					require.NoError(t, err, name)
+					continue
+				}
+				require.ErrorIs(t, err, skep.Unavailable, name)
+				require.ErrorIs(t, err, whose.ErrAnother, name)
+				require.Equal(t, before+1, told, name)
+			}
+			require.Equal(t, !silent, c.Away())
+			_, err := c.ClusterMap(ctx)
+			require.NoError(t, err)
+		}
+		c.SetNode(whose.Node{Cluster: "07", ID: 2, Name: "b"}, nil)
+		if !silent {
+			got, err := c.Lookup(ctx, &skep.LookupRequest{Scope: ch.Scope, Keys: ch.Keys})
+			require.NoError(t, err)
+			require.Equal(t, 3, got.Blocks, "nothing was done")
+		}
+		require.False(t, c.Away())
+	}
 }
 
 // heardBy notes which map the deletions at a Store are by, as their contexts say.

@@ -44,8 +44,7 @@ type List struct {
 	o   Options
 	who atomic.Pointer[identity]
 
-	asking atomic.Bool // somebody asks them again, or looks when that was
-	asked  time.Time   // when it was
+	again Again
 
 	mu      sync.Mutex
 	clients []*wire.Client // of Addrs but for the first, while they are asked
@@ -72,7 +71,7 @@ func (l *List) Seek(ctx context.Context) error {
 	}
 	switch m, lost := l.o.Map(); {
 	case m != nil && lost:
-		l.again()
+		l.again.Ask(l.o.Start, l.findAgain)
 	case m == nil && l.Several():
 		if err := l.Find(ctx); err != nil && (!l.o.Away(err) || ctx.Err() != nil) {
 			return err
@@ -81,23 +80,31 @@ func (l *List) Seek(ctx context.Context) error {
 	return nil
 }
 
-// again has the addresses asked beside the caller, once a second at most: nodes may have got new addresses.
-func (l *List) again() {
-	if l.asking.Swap(true) {
+// findAgain asks the addresses again: nodes may have got new ones.
+func (l *List) findAgain() {
+	if err := l.Find(l.o.Ctx); err != nil && !l.o.Away(err) && l.o.Ctx.Err() == nil {
+		l.o.Log.Warn("no node of the cluster answers, and no address tells a newer map", "error", err)
+	}
+}
+
+// Again has a newer map asked for beside callers that find the one there is to be wrong. The zero value is ready.
+type Again struct {
+	asking atomic.Bool // somebody asks, or looks when that was
+	asked  time.Time   // when it was
+}
+
+// Ask has ask run by start, once a second at most, and not while it runs.
+func (a *Again) Ask(start func(f func()) bool, ask func()) {
+	if a.asking.Swap(true) {
 		return
 	}
-	if now := skep.Steady(); now.Sub(l.asked) >= time.Second {
-		l.asked = now
-		if l.o.Start(func() {
-			defer l.asking.Store(false)
-			if err := l.Find(l.o.Ctx); err != nil && !l.o.Away(err) && l.o.Ctx.Err() == nil {
-				l.o.Log.Warn("no node of the cluster answers, and no address tells a newer map", "error", err)
-			}
-		}) {
+	if now := skep.Steady(); now.Sub(a.asked) >= time.Second {
+		a.asked = now
+		if start(func() { defer a.asking.Store(false); ask() }) {
 			return
 		}
 	}
-	l.asking.Store(false)
+	a.asking.Store(false)
 }
 
 // Find asks for a map that is newer than what there is, and has it adopted.
@@ -238,6 +245,38 @@ type Teller struct {
 	Name string
 	From interface {
 		ClusterMap(ctx context.Context) ([]byte, error)
+	}
+}
+
+// Append adds a node's Store, where it tells maps.
+func Append(ask []Teller, name string, st skep.Store) []Teller {
+	if t, ok := skep.As[interface {
+		ClusterMap(ctx context.Context) ([]byte, error)
+	}](st); ok {
+		ask = append(ask, Teller{name, t})
+	}
+	return ask
+}
+
+// tells is how long a node that knows of a newer map may take to tell it.
+const tells = 2 * time.Second
+
+// Await asks for a newer map until there is one: the node that said that it has one may be about to tell it. nil: none
+// came in time.
+func Await(ctx context.Context, newest func() *clustermap.Map) *clustermap.Map {
+	end := time.NewTimer(tells)
+	defer end.Stop()
+	for {
+		if m := newest(); m != nil {
+			return m
+		}
+		select {
+		case <-time.After(tells / 64):
+		case <-end.C:
+			return nil
+		case <-ctx.Done():
+			return nil
+		}
 	}
 }
 

@@ -32,9 +32,11 @@ const (
 	FeatureEach uint32 = 256
 	// FeatureUncounted: both know FlagUncounted and FlagContinued.
 	FeatureUncounted uint32 = 512
+	// FeatureCluster: the server is a node of a cluster, and its Welcome says of which, and the node's id.
+	FeatureCluster uint32 = 1024
 
 	Features = FeatureXXH3 | FeatureCompute | FeatureEither | FeatureTold | FeatureRuns | FeatureEpoch | FeatureMemory | FeatureNode |
-		FeatureEach | FeatureUncounted
+		FeatureEach | FeatureUncounted | FeatureCluster
 )
 
 // MaxHello is the largest body read before a client has authenticated.
@@ -70,6 +72,8 @@ type Welcome struct {
 	Rights     uint8
 	Name       string
 	Node       string // by its name in the cluster's map; with FeatureNode only
+	Cluster    string // the seed of its map; with FeatureCluster only, as NodeID
+	NodeID     uint64 // in the map
 }
 
 func (m *Welcome) Walk(c *Coder) {
@@ -86,6 +90,10 @@ func (m *Welcome) Walk(c *Coder) {
 	text(c, &m.Name)
 	if m.Features&FeatureNode != 0 {
 		text(c, &m.Node)
+	}
+	if m.Features&FeatureCluster != 0 {
+		text(c, &m.Cluster)
+		c.u64(&m.NodeID)
 	}
 }
 

@@ -34,6 +34,7 @@ var errShed = errors.New("told to try again")
 // books are the honest clients and what they know.
 type books struct {
 	clients []*bookkeeper
+	ctx     context.Context
 	stop    context.CancelFunc
 	wg      sync.WaitGroup
 	running sync.RWMutex // held for writing: nobody calls
@@ -80,17 +81,26 @@ type bookkeeper struct {
 	next  uint64
 }
 
-func openBooks(s *Server, seed uint64) (*books, error) {
+func newBooks() *books {
 	b := &books{}
-	var ctx context.Context
-	ctx, b.stop = context.WithCancel(context.Background())
+	b.ctx, b.stop = context.WithCancel(context.Background())
+	return b
+}
+
+// add has one more client, before begin.
+func (b *books) add(name string, c honest, seed uint64) {
+	b.clients = append(b.clients, &bookkeeper{name: name, c: c, keeps: name != HTTP, has: map[string]uint64{}, doubt: map[string]uint64{}, r: rand.New(rand.NewPCG(seed, uint64(len(b.clients))^1<<32))})
+}
+
+func openBooks(s *Server, seed uint64) (*books, error) {
+	b := newBooks()
 	var err error
 	add := func(name string, c honest, e error) {
 		if e != nil {
 			err = errors.Join(err, fmt.Errorf("%s: %w", name, e))
 			return
 		}
-		b.clients = append(b.clients, &bookkeeper{name: name, c: c, keeps: name != HTTP, has: map[string]uint64{}, doubt: map[string]uint64{}, r: rand.New(rand.NewPCG(seed, uint64(len(b.clients))^1<<32))})
+		b.add(name, c, seed)
 	}
 	for _, at := range s.Addrs[Resp] {
 		c, e := dialRedis(at)
@@ -108,9 +118,15 @@ func openBooks(s *Server, seed uint64) (*books, error) {
 	if err != nil {
 		return nil, errors.Join(err, b.close())
 	}
+	b.begin()
+	return b, nil
+}
+
+// begin has every client call until close, or an error.
+func (b *books) begin() {
 	for _, k := range b.clients {
 		b.wg.Go(func() {
-			for ctx.Err() == nil {
+			for b.ctx.Err() == nil {
 				b.running.RLock()
 				err := k.call(b)
 				b.running.RUnlock()
@@ -121,7 +137,6 @@ func openBooks(s *Server, seed uint64) (*books, error) {
 			}
 		})
 	}
-	return b, nil
 }
 
 // pause returns when no honest client is in a call; none begins one until the function that it gives is called.

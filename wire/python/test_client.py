@@ -117,6 +117,7 @@ def pieces(body):
 READS = {
     "welcome": s.read_welcome,
     "welcome-node": s.read_welcome,
+    "welcome-cluster": s.read_welcome,
     "error": s.read_error,
     "error-overloaded": s.read_error,
     "open-namespace-answer": s.read_namespace,

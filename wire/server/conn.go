@@ -211,6 +211,9 @@ func (x *serverConn) greet() error {
 	if x.s.opt.Node == "" {
 		x.features &^= frames.FeatureNode
 	}
+	if x.s.opt.Cluster == "" {
+		x.features &^= frames.FeatureCluster
+	}
 	x.l.Epochs = x.features&frames.FeatureEpoch != 0
 	link.PassRights(x.l.Conn, true)
 	if !late.Stop() {
@@ -220,7 +223,8 @@ func (x *serverConn) greet() error {
 		&frames.Welcome{Version: frames.Version, Features: x.features,
 			Server: x.s.id, MaxBody: uint32(lim.Body), MaxPayload: uint32(lim.Payload), MaxKeys: uint32(lim.Keys),
 			MaxCalls: uint32(lim.Calls), MaxWindow: uint64(lim.Window), Tenant: x.who.Tenant, Rights: uint8(x.who.Rights),
-			Name: x.s.opt.Name, Node: x.s.opt.Node}, nil)
+			Name: x.s.opt.Name, Node: x.s.opt.Node, Cluster: x.s.opt.Cluster,
+			NodeID: x.s.opt.NodeID}, nil)
 }
 
 // refuse answers the Hello with an error and ends the connection.

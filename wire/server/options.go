@@ -104,6 +104,9 @@ type Options struct {
 	// Copies is how many copies a namespace has that is made by who leaves it to the server (0); nil: 1.
 	Copies func(namespace string) int
 	Node   string // which of the map's nodes it is, by name; "": clients are not told
+	// Cluster is the map's seed, and NodeID which of its nodes it is; "": clients are not told either.
+	Cluster string
+	NodeID  uint64
 	// Idle says whether clients have left, for Stats; nil: that is not known.
 	Idle func() bool
 	// Tracer makes a span of every call, below which the Store's are; nil: none are made.

@@ -240,7 +240,9 @@ func (n *node) holds(ctx context.Context) (map[string]float64, error) {
 	out := map[string]float64{}
 	lines := bufio.NewScanner(a.Body)
 	for lines.Scan() {
-		name, value, _ := strings.Cut(lines.Text(), " ")
+		line := lines.Text()
+		at := strings.LastIndexByte(line, ' ')
+		name, value := line[:max(at, 0)], line[at+1:]
 		if x, err := strconv.ParseFloat(value, 64); err == nil {
 			out[name] = x
 		}

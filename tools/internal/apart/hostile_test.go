@@ -30,6 +30,7 @@ import (
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/replication/clustermap"
+	"github.com/skepkv/skep/tools/internal/freeport"
 	"github.com/skepkv/skep/tools/internal/member"
 	"github.com/skepkv/skep/wire"
 	"github.com/skepkv/skep/wire/hostile"
@@ -45,22 +46,30 @@ func TestHostileToACluster(t *testing.T) {
 	t.Parallel()
 	f := newFoe(t, "SKEP_HOSTILE_TIME")
 	f.creds = credential("hostile", hostile.HostileTenant, hostile.TokenHostile, "read, write, admin", "") +
+		credential("honest", hostile.HonestTenant, hostile.TokenHonest, "read, write", "") +
 		credential("reader", hostile.HostileTenant, hostile.TokenReader, "read", "") +
 		credential("ended", "*", endedToken, "read, write, admin", ", expires: 2020-01-01T00:00:00Z")
+	f.prepare = func(_ int, n *node) { n.at[3] = freeport.Addr(t) }
 	f.grow(3, "never")
 	h := newIntruder(f)
 	f.begin(f.r.Uint64())
+	redis, err := hostile.NewHonest(h.target.Server.Addrs[hostile.Resp], f.r.Uint64())
+	require.NoError(t, err)
+	defer redis.Close()
 	var before []map[string]float64
 	was, err := f.nodes[0].agreedMap(t.Context())
 	require.NoError(t, err)
 	f.tellAll(toldCheck)
 	f.pause()
+	goOn := redis.Pause()
 	for _, n := range f.nodes {
 		held, err := n.holds(t.Context())
-		require.NoError(t, err)
+		f.is(err)
 		before = append(before, held)
 	}
+	goOn()
 	f.resume()
+	f.well()
 
 	seed := f.r.Uint64()
 	ctx, stop := context.WithTimeout(t.Context(), f.lasts(2*time.Second))
@@ -107,8 +116,11 @@ func TestHostileToACluster(t *testing.T) {
 		t.Logf("%s: %d plays", p.Name(), counts[i].Load())
 	}
 	t.Logf("most: %v", most)
+	f.is(redis.Err())
 	f.well()
 	f.pause()
+	defer redis.Pause()() // before it is closed
+	t.Logf("honest client of RESP: %s", redis.Turn())
 	failed, calls := f.failed()
 	if f.long >= time.Minute {
 		require.LessOrEqual(t, failed*100, calls, "honest calls that failed")
@@ -137,6 +149,7 @@ func TestHostileToACluster(t *testing.T) {
 	f.resume()
 	f.tellAll(toldCheck)
 	f.pause()
+	f.is(redis.Check(t.Context()))
 	f.whole()
 	f.well()
 }
@@ -158,8 +171,42 @@ var counted = []struct {
 	{"process_resident_memory_bytes", 300 << 20, 500 << 20},
 }
 
+// capped are what metrics say of memory, and of its cap: of the store's holders, of calls and sessions, and of RESP's values.
+const memoryOf, capOf = "skep_memory_bytes{", "skep_memory_cap_bytes{"
+
+// withinCaps is an error where a holder of memory has more than its cap and a twentieth, and notes the most.
+func withinCaps(held, most map[string]float64) error {
+	capped := 0
+	look := func(name string, bytes, cap float64) error {
+		capped++
+		most[name+", of its cap"] = max(most[name+", of its cap"], bytes/cap)
+		if bytes > cap*1.05 {
+			return fmt.Errorf("%s: %v bytes, the cap is %v", name, bytes, cap)
+		}
+		return nil
+	}
+	for name, cap := range held {
+		if holder, ok := strings.CutPrefix(name, capOf); ok {
+			if err := look(holder, held[memoryOf+holder], cap); err != nil {
+				return err
+			}
+		}
+	}
+	const calls = "skep_wire_memory_bytes{what="
+	if err := look("calls", held[calls+`"used"}`], held[calls+`"cap"}`]); err != nil {
+		return err
+	}
+	if capped < 3 {
+		return fmt.Errorf("%d holders of memory have a cap: %v", capped, held)
+	}
+	return nil
+}
+
 // keepsTo is an error where a node has more than before and the cap, and notes the most.
 func keepsTo(held, before, most map[string]float64) error {
+	if err := withinCaps(held, most); err != nil {
+		return err
+	}
 	for _, x := range counted {
 		most[x.name] = max(most[x.name], held[x.name]-before[x.name])
 		if held[x.name] > before[x.name]+x.most {
@@ -183,7 +230,8 @@ func newIntruder(f *foe) *intruder {
 	h := &intruder{f: f}
 	s := &hostile.Server{Addrs: map[string][]net.Addr{}}
 	for _, n := range f.nodes {
-		for p, at := range map[string]string{hostile.Wire: n.addr(), hostile.HTTP: n.at[2]} {
+		for p, at := range map[string]string{hostile.Wire: n.addr(), hostile.HTTP: n.at[2],
+			hostile.Resp: n.at[3]} {
 			a, err := net.ResolveTCPAddr("tcp", at)
 			require.NoError(f.t, err)
 			s.Addrs[p] = append(s.Addrs[p], a)
@@ -191,7 +239,8 @@ func newIntruder(f *foe) *intruder {
 	}
 	h.target = &hostile.Target{Server: s}
 	for _, p := range hostile.Players() {
-		if strings.HasPrefix(p.Name(), hostile.Wire) || p.Name() == hostile.HTTP {
+		switch name := p.Name(); {
+		case strings.HasPrefix(name, hostile.Wire), strings.HasPrefix(name, hostile.Resp), name == hostile.HTTP, name == "flood":
 			h.players = append(h.players, p)
 		}
 	}

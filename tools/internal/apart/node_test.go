@@ -59,7 +59,7 @@ type cluster struct {
 type node struct {
 	c     *cluster
 	host  *host
-	at    [3]string // of clients, of nodes, of HTTP ("none": not)
+	at    [4]string // of clients, of nodes, of HTTP and RESP ("none": not)
 	name  string
 	build string
 	more  []string // environment
@@ -110,9 +110,9 @@ func (c *cluster) grow(nodes int, downAfter string) *cluster {
 		name := string(rune('a' + i))
 		h := c.net.host(name)
 		n := &node{c: c, host: h, name: name, build: c.builds[0], files: []string{"--devices", "2"},
-			at: [3]string{net.JoinHostPort(h.ip, clientPort), net.JoinHostPort(h.ip, peerPort), "none"}}
+			at: [4]string{net.JoinHostPort(h.ip, clientPort), net.JoinHostPort(h.ip, peerPort), "none", "none"}}
 		if c.net == nil {
-			n.at = [3]string{freeport.Addr(c.t), freeport.Addr(c.t), freeport.Addr(c.t)}
+			n.at = [4]string{freeport.Addr(c.t), freeport.Addr(c.t), freeport.Addr(c.t), "none"}
 		}
 		if c.prepare != nil {
 			c.prepare(i, n)
@@ -211,7 +211,7 @@ func (c *cluster) program(ctx context.Context, h *host, build string, args ...st
 
 // flags are settings that are given to the command.
 func (n *node) flags() []string {
-	return []string{"--config", n.config(), "--capacity", n.c.drives, "--dram", "32MiB", "--resp", "none",
+	return []string{"--config", n.config(), "--capacity", n.c.drives, "--dram", "32MiB", "--resp", n.at[3],
 		"--http", n.at[2], "--log", "info"}
 }
 

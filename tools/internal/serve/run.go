@@ -457,6 +457,8 @@ func (s *server) make(ctx context.Context) (err error) {
 	}
 	var of []byte
 	var epoch uint32
+	var seed string
+	var id uint64
 	switch m, n, err := c.clusterMap(); {
 	case err != nil:
 		return err
@@ -467,7 +469,7 @@ func (s *server) make(ctx context.Context) (err error) {
 		if epoch = m.Epoch; c.Cluster != "" {
 			s.cluster = m
 		}
-		s.node = n.Name
+		s.node, seed, id = n.Name, m.Seed.String(), n.ID
 		s.log.Info("a node of a cluster", "node", n.Name, "nodes", len(m.Nodes), "epoch", epoch)
 		kept := s.keep(n)
 		if c.speaks() {
@@ -496,7 +498,7 @@ func (s *server) make(ctx context.Context) (err error) {
 		Limits: wireserver.Limits{Keys: c.Limits.Keys, Memory: half, Idle: time.Duration(c.Limits.Idle),
 			SharedMemory: int64(c.Limits.SharedBytes)},
 		Observe: s.observe, Idle: s.idle, Admin: s.admin, Tracer: s.tracer,
-		ClusterMap: of, Epoch: epoch, Node: s.node, Copies: c.copies,
+		ClusterMap: of, Epoch: epoch, Node: s.node, Cluster: seed, NodeID: id, Copies: c.copies,
 	})
 	if err != nil {
 		return err

@@ -239,6 +239,8 @@ def read_welcome(r):
                max_calls=r.u32(), max_window=r.u64(), tenant=r.text(), rights=r.u8(), name=r.text())
     if out["features"] & 128:
         out["node"] = r.text()
+    if out["features"] & 1024:
+        out["cluster"], out["node_id"] = r.text(), r.u64()
     return out
 
 

@@ -1,0 +1,13 @@
+package checks
+
+import "github.com/skepkv/skep"
+
+// Reason is the kind that a node that is away is missed by.
+func Reason(err error) skep.Kind {
+	switch k := skep.KindOf(err); k {
+	case skep.Closed, skep.Behind, skep.StaleMap:
+	default:
+		return k
+	}
+	return skep.Unavailable
+}
