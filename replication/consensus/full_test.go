@@ -16,7 +16,9 @@ import (
 )
 
 // space has a node's file system say what is free.
-func (h *host) space(free uint64) { h.fs.TestingSetDiskUsage(vfs.DiskUsage{AvailBytes: free, TotalBytes: 1 << 40}) }
+func (h *host) space(free uint64) {
+	h.fs.TestingSetDiskUsage(vfs.DiskUsage{AvailBytes: free, TotalBytes: 1 << 40})
+}
 
 // The disk of a leader's log is full, and then that of another node: the others agree on changes, the node says why it
 // takes none, and has them all once there is space, without a start.
