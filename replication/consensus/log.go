@@ -44,6 +44,10 @@ var errNoValue = errors.New("not found")
 // Where Pebble fails, so does logs, for good. Calls of Pebble run on goroutines of their own, so that a caller is answered
 // when Pebble never comes back: it panics or stops where it cannot write.
 type logs struct {
+	fs     vfs.FS
+	dir    string
+	log    *slog.Logger
+	short  atomic.Bool // it was told that there is too little space
 	db     *pebble.DB
 	failed chan struct{} // closed once
 	once   sync.Once
@@ -61,7 +65,7 @@ func openLogs(fsys vfs.FS, dir string, log *slog.Logger) (*logs, error) {
 
 // openLogsFor opens it; who only looks changes nothing, and makes none.
 func openLogsFor(fsys vfs.FS, dir string, log *slog.Logger, looking bool) (*logs, error) {
-	s := &logs{failed: make(chan struct{})}
+	s := &logs{fs: fsys, dir: dir, log: log, failed: make(chan struct{})}
 	err := s.guarded(func() (err error) {
 		if !looking {
 			err = makeDir(fsys, dir)
@@ -125,9 +129,24 @@ func (l pebbleLogger) Infof(format string, args ...any) { l.log.Debug(fmt.Sprint
 
 func (l pebbleLogger) Errorf(format string, args ...any) { l.log.Warn(fmt.Sprintf(format, args...)) }
 
+// fatal is an error that Pebble has told as text.
+type fatal struct {
+	text  string
+	cause error
+}
+
+func (f fatal) Error() string { return f.text }
+
+func (f fatal) Unwrap() error { return f.cause }
+
 // Fatalf does not return: Pebble expects the process to be gone, and has its locks held.
 func (l pebbleLogger) Fatalf(format string, args ...any) {
-	err := fmt.Errorf(format, args...)
+	err := fatal{text: fmt.Sprintf(format, args...)}
+	for _, a := range args {
+		if e, ok := a.(error); ok {
+			err.cause = e
+		}
+	}
 	l.log.Error("raft's log failed", "error", err)
 	l.s.fail(err)
 	select {}
@@ -141,7 +160,32 @@ func (s *logs) fail(cause error) {
 }
 
 func (s *logs) failure() error {
-	return &skep.Error{Op: "raft's log", Kind: skep.Failed, Err: s.cause}
+	e := &skep.Error{Op: "raft's log", Kind: skep.Failed, Field: "directory", Value: s.dir, Err: s.cause}
+	if vfs.IsNoSpaceError(s.cause) {
+		e.Limit = "one with space: make some, and start the server again"
+	}
+	return e
+}
+
+// leastSpace is what the file system has to have free for entries to be taken. Pebble cannot go on where it finds no
+// space; what it writes besides entries fits into that, and so do votes and terms.
+const leastSpace = 16 << 20
+
+// space is Full where there is too little of it. Where the file system does not say, there is enough.
+func (s *logs) space() error {
+	u, err := s.fs.GetDiskUsage(s.dir)
+	short := err == nil && u.AvailBytes < leastSpace
+	var full error
+	if short {
+		full = &skep.Error{Op: "raft's log", Kind: skep.Full, Field: "space in " + s.dir, Value: u.AvailBytes,
+			Limit: fmt.Sprintf("at least %d bytes free: the node takes no changes until there are", leastSpace)}
+	}
+	if was := s.short.Swap(short); short && !was {
+		s.log.Error("no space for raft's log", "error", full)
+	} else if was && !short {
+		s.log.Info("raft's log has space again", "directory", s.dir)
+	}
+	return full
 }
 
 // guarded runs f, and gives it up where Pebble fails.
@@ -303,8 +347,12 @@ func (s *logs) GetLog(index uint64, l *raft.Log) error {
 // StoreLog implements raft.LogStore.
 func (s *logs) StoreLog(l *raft.Log) error { return s.StoreLogs([]*raft.Log{l}) }
 
-// StoreLogs implements raft.LogStore: all of them are on the drive, or none.
+// StoreLogs implements raft.LogStore: all of them are on the drive, or none. Where there is too little space none are,
+// and the log is as it was: a leader leads no more, and what is sent to another node is sent again.
 func (s *logs) StoreLogs(list []*raft.Log) error {
+	if err := s.space(); err != nil {
+		return err
+	}
 	encoded := make([][]byte, len(list))
 	for i, l := range list {
 		b, err := encodeEntry(l)

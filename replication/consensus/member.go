@@ -405,7 +405,8 @@ func (m *Member) Propose(ctx context.Context, c *clustermap.Command) (uint32, er
 		case <-m.logs.failed:
 			err = m.logs.failure()
 		case <-ctx.Done():
-			err = &skep.Error{Op: op, Kind: skep.Unavailable, Field: "leader", Value: "none", Limit: "most voters reach each other", Err: ctx.Err()}
+			err = &skep.Error{Op: op, Kind: skep.Unavailable, Field: "leader", Value: "none", Limit: "most voters reach each other",
+				Err: errors.Join(m.logs.space(), ctx.Err())}
 		}
 		again.Stop()
 		if err != nil && !errors.Is(err, errNotReached) {
@@ -460,6 +461,8 @@ func (m *Member) apply(ctx context.Context, b []byte) (reply, error) {
 		out := f.Response().(outcome)
 		return reply{Epoch: out.epoch, Error: failedOf(out.err)}, nil
 	case errors.Is(err, raft.ErrNotLeader), errors.Is(err, raft.ErrLeadershipTransferInProgress), errors.Is(err, raft.ErrEnqueueTimeout):
+		return reply{Elsewhere: true}, nil
+	case skep.KindOf(err) == skep.Full: // it was not appended; another node may lead
 		return reply{Elsewhere: true}, nil
 	case errors.Is(err, raft.ErrRaftShutdown):
 		return reply{}, &skep.Error{Op: "propose", Kind: skep.Closed, Err: err}

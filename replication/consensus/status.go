@@ -1,6 +1,7 @@
 package consensus
 
 import (
+	"cmp"
 	"context"
 	"maps"
 	"slices"
@@ -16,7 +17,7 @@ type Status struct {
 	Node   uint64 `json:"node"`            // number of the node whose view it is
 	Epoch  uint32 `json:"epoch"`           // of its map; 0: it has not heard of one since its start
 	Leader uint64 `json:"leader"`          // number of the node that leads; 0: none that it knows
-	Error  string `json:"error,omitempty"` // why the node takes no part any more; absent where it does
+	Error  string `json:"error,omitempty"` // why the node takes no part, or no changes; absent where it does
 	// silence after which a node is down by itself (seconds); 0: never
 	DownAfter uint32 `json:"down_after"`
 	// of a node that does not run: raft's term of the last change it knows, which counts before the epoch; else absent
@@ -88,7 +89,7 @@ func (m *Member) Status(ctx context.Context) Status {
 			s.Leader, _, _ = splitAddress(at)
 		}
 	}
-	if err := m.LeftBehind(); err != nil && s.Error == "" {
+	if err := cmp.Or(m.LeftBehind(), m.logs.space()); err != nil && s.Error == "" {
 		s.Error = err.Error()
 	}
 	now := m.Map()

@@ -114,9 +114,9 @@ type Identity struct {
 }
 
 // Check says whether the identity may still do what needs the rights: ErrDenied when
-// its credential was removed or ran out, ErrForbidden when a right is missing.
+// its credential was removed or ran out (by now, or by what Lasting was given), ErrForbidden when a right is missing.
 func (i Identity) Check(now time.Time, need Rights) error {
-	if i.entry == nil || i.entry.ended.Err() != nil || !i.Expires.IsZero() && !now.Before(i.Expires) {
+	if i.entry == nil || i.entry.ended.Err() != nil || !i.Expires.IsZero() && !i.entry.tenant.later(now).Before(i.Expires) {
 		return ErrDenied
 	}
 	switch missing := need &^ i.Rights; {
@@ -156,6 +156,7 @@ func newEntry(c Credential, token [32]byte, t *Tenant) *entry {
 type Directory struct {
 	key   [32]byte
 	clock func() time.Time
+	lasts lasts
 	table atomic.Pointer[table]
 	wrong *wrong
 
@@ -181,6 +182,13 @@ func New(credentials []Credential, limits map[string]Limits, clock func() time.T
 	}
 	return d, d.Replace(credentials, limits)
 }
+
+// lasts is what Lasting was given; nil: nothing.
+type lasts = atomic.Pointer[func() time.Time]
+
+// Lasting has ends be judged by the later of the clock and f, which does not go back: what has ended stays so though the
+// machine's clock is set back.
+func (d *Directory) Lasting(f func() time.Time) { d.lasts.Store(&f) }
 
 // OpenAs makes a directory that is open: everybody is this tenant, with these rights and no others. For a server whose
 // socket only one user can reach, in front of one that knows that user as somebody.
@@ -263,7 +271,7 @@ func (d *Directory) Replace(credentials []Credential, limits map[string]Limits) 
 func (d *Directory) tenant(name string) *Tenant {
 	t := d.tenants[name]
 	if t == nil {
-		t = newTenant(name, d.clock)
+		t = newTenant(name, d.clock, &d.lasts)
 		d.tenants[name] = t
 	}
 	return t
@@ -316,7 +324,7 @@ func (d *Directory) certificate(peer *x509.Certificate, chains [][]*x509.Certifi
 		return Identity{}, ErrDenied
 	}
 	now := d.clock()
-	if now.Before(peer.NotBefore) || now.After(peer.NotAfter) {
+	if now.Before(peer.NotBefore) || later(now, &d.lasts).After(peer.NotAfter) {
 		return Identity{}, errExpired
 	}
 	sum := sha256.Sum256(peer.Raw)

@@ -73,6 +73,31 @@ func TestTokensBecomeIdentities(t *testing.T) {
 	assert.NoError(t, a.Check(c.now, Read))
 }
 
+// A token that has ended stays so for a server whose clock is set back: it remembers a later time.
+func TestAnEndedTokenStaysEndedWhenTheClockIsSetBack(t *testing.T) {
+	t.Parallel()
+	ends := time.Unix(2_000_000_000, 0)
+	clock, known := ends.Add(-time.Hour), ends.Add(-time.Hour)
+	hash, err := TokenHash("a token of some length")
+	require.NoError(t, err)
+	d, err := New([]Credential{{Name: "n", Tenant: "a", Rights: Read, TokenSHA256: hash, Expires: ends}}, nil,
+		func() time.Time { return clock })
+	require.NoError(t, err)
+	d.Lasting(func() time.Time { return known })
+	id, err := d.token("a token of some length")
+	require.NoError(t, err)
+	require.NoError(t, id.Check(clock, Read))
+	known = ends
+	require.ErrorIs(t, id.Check(clock, Read), ErrDenied, "of one who is connected")
+	_, err = d.token("a token of some length")
+	require.ErrorIs(t, err, errExpired)
+	over := make(chan struct{})
+	defer id.Until(func() { close(over) })()
+	<-over
+	known, clock = ends.Add(-time.Hour), ends
+	require.ErrorIs(t, id.Check(clock, Read), ErrDenied, "by the clock")
+}
+
 func TestReplaceRevokesWhatIsNotThereAnyMore(t *testing.T) {
 	t.Parallel()
 	a := Credential{Name: "a", Tenant: "a", Rights: All, TokenSHA256: hash(t, tokenA)}

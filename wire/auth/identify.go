@@ -153,7 +153,7 @@ func (w *watch) look() {
 	if w.over {
 		return
 	}
-	left := w.id.Expires.Sub(w.id.entry.tenant.clock())
+	left := w.id.Expires.Sub(w.id.entry.tenant.later(w.id.entry.tenant.clock()))
 	if left <= 0 {
 		go w.end()
 		return

@@ -19,6 +19,7 @@ type Limits struct {
 type Tenant struct {
 	name  string
 	clock func() time.Time
+	lasts *lasts
 	alone atomic.Bool // there is no other
 
 	mu struct {
@@ -31,7 +32,21 @@ type Tenant struct {
 	}
 }
 
-func newTenant(name string, clock func() time.Time) *Tenant { return &Tenant{name: name, clock: clock} }
+func newTenant(name string, clock func() time.Time, l *lasts) *Tenant {
+	return &Tenant{name: name, clock: clock, lasts: l}
+}
+
+// later is the time by which credentials end, where the clock says now.
+func (t *Tenant) later(now time.Time) time.Time { return later(now, t.lasts) }
+
+func later(now time.Time, l *lasts) time.Time {
+	if f := l.Load(); f != nil {
+		if at := (*f)(); at.After(now) {
+			return at
+		}
+	}
+	return now
+}
 
 // Name is the tenant's.
 func (t *Tenant) Name() string { return t.name }

@@ -45,8 +45,8 @@ func (w *Appender) beginLog(lw *segment.LogWriter) error {
 // logTries is how often entries are tried in another place.
 const logTries = 8
 
-// Entries writes entries that are no blocks to the log of an open group, on two of
-// its drives where there are two, and returns when they are flushed. A rebuild from the
+// Entries writes entries that are no blocks to the log of an open group, on as many of
+// its drives as namespaces.Drives says, or all, and returns when they are flushed. A rebuild from the
 // devices alone needs them. Where users find no room, the cleaner's group has some, as
 // long as it can open another; who may wait has cleaning make room, and when even that
 // does not help, takes a page from what cleaning needs.
@@ -60,6 +60,7 @@ func (w *Appender) Entries(ctx context.Context, st space.Stream, wait time.Durat
 	if err := lw.Add(entries); err != nil {
 		return err
 	}
+	drives := w.Rows.Names.Drives(entries)
 	var last error
 	for range logTries {
 		g, err := w.Space.Current(ctx, st, time.Now())
@@ -78,7 +79,7 @@ func (w *Appender) Entries(ctx context.Context, st space.Stream, wait time.Durat
 		if err != nil {
 			return err
 		}
-		r, ok := w.Space.PlaceEntries(g, lw.Pages())
+		r, ok := w.Space.PlaceEntries(g, lw.Pages(), drives)
 		if !ok {
 			continue
 		}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/layout"
 	"github.com/skepkv/skep/store/catalog"
 	"github.com/skepkv/skep/store/internal/commit"
@@ -65,12 +66,58 @@ func (l *Log) Strays(ctx context.Context, g *space.Group, scan space.Scanner) (l
 	return list, err
 }
 
+// gone finds the namespaces that a group's log says there are, and that are no more, where it does not say so itself:
+// what said so may have been lost with drives, and a rebuild has only the logs.
+type gone struct {
+	l    *Log
+	list map[skep.NamespaceID]*segment.Namespace // nil: said here
+}
+
+// scan is space.Scanner.
+func (o *gone) scan(ctx context.Context, g *space.Group, visit func(*segment.Append, segment.Entry) error) error {
+	o.list = map[skep.NamespaceID]*segment.Namespace{}
+	return o.l.Space.ScanWholeGroup(ctx, g, func(a *segment.Append, e segment.Entry) error {
+		if v, err := segment.DecodeNamespace(e.Body); e.Kind == segment.KindNamespace && err == nil {
+			have, known := o.list[v.Info.ID]
+			switch n := o.l.Names; {
+			case v.Deleted:
+				o.list[v.Info.ID] = nil
+			case n.Of(v.Instance) == nil && n.Get(v.Info.ID) == nil && (!known || have != nil && v.Instance > have.Instance):
+				v.Deleted = true
+				o.list[v.Info.ID] = &v
+			}
+		}
+		return visit(a, e)
+	})
+}
+
+// intend has b say that they are no more.
+func (o *gone) intend(b *catalog.Batch) (out []catalog.Intent, err error) {
+	var list []*segment.LogWriter
+	for _, v := range o.list {
+		if v == nil {
+			continue
+		}
+		if n := len(list); n == 0 || list[n-1].Len() > segment.BodySize/2 {
+			list = append(list, &segment.LogWriter{})
+		}
+		if err := list[len(list)-1].Namespace(v); err != nil {
+			return nil, err
+		}
+	}
+	for _, w := range list {
+		out = append(out, o.l.Intents.Put(b, w))
+	}
+	return out, nil
+}
+
 // Reconcile makes the devices' logs say what the catalog says of the given groups, which
 // nobody writes to, by intents in b, to be carried out after its commit.
 func (l *Log) Reconcile(ctx context.Context, b *catalog.Batch, groups []*space.Group) (out []catalog.Intent,
 	err error) {
 	for _, g := range groups {
-		list, err := l.Strays(ctx, g, l.Space.ScanWholeGroup)
+		over := gone{l: l}
+		list, err := l.Strays(ctx, g, over.scan)
 		if err != nil {
 			if ctx.Err() != nil {
 				return nil, err
@@ -82,6 +129,10 @@ func (l *Log) Reconcile(ctx context.Context, b *catalog.Batch, groups []*space.G
 		}
 		more, err := l.Intents.PutTombstones(b, l.Space.SegmentBytes, list)
 		if err != nil {
+			return nil, err
+		}
+		out = append(out, more...)
+		if more, err = over.intend(b); err != nil {
 			return nil, err
 		}
 		out = append(out, more...)

@@ -419,3 +419,36 @@ func (n *Table) Needed(entries []byte) bool {
 	}
 	return false
 }
+
+// LeastDrives is on how many drives stands, where there are as many, what is nobody's block: names, purges and
+// deletions. One drive may be lost.
+const LeastDrives = 2
+
+// Drives is on how many drives entries that are no blocks are to stand: as many as the blocks that they tell of, and
+// LeastDrives at least. So they are lost with no fewer drives than those.
+func (n *Table) Drives(entries []byte) int {
+	most := LeastDrives
+	of := func(instance uint32, err error) {
+		if ns := n.Of(instance); ns != nil && err == nil {
+			most = max(most, ns.Info.Copies)
+		}
+	}
+	for e := range segment.Entries(entries) {
+		switch e.Kind {
+		case segment.KindNamespace: // that of one that is deleted too
+			if v, err := segment.DecodeNamespace(e.Body); err == nil {
+				most = max(most, v.Info.Copies)
+			}
+		case segment.KindTombstone:
+			v, err := segment.DecodeTombstone(e.Body)
+			of(v.Instance, err)
+		case segment.KindPurge:
+			v, err := segment.DecodePurge(e.Body)
+			of(v.Instance, err)
+		case segment.KindSealing:
+			v, err := segment.DecodeSealing(e.Body)
+			of(v.Instance, err)
+		}
+	}
+	return most
+}

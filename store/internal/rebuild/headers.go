@@ -33,7 +33,8 @@ type rebuilder struct {
 
 	mu         locks.Mutex[locks.Rebuild] // the rest
 	namespaces map[skep.NamespaceID]segment.Namespace
-	ended      map[skep.NamespaceID]uint32 // deleted ones: the last instance of each
+	ended      map[skep.NamespaceID]uint32            // deleted ones: the last instance of each
+	endings    map[skep.NamespaceID]segment.Namespace // what the logs say of those
 	topSpace   skep.NamespaceID
 	whole      map[uint32]uint64 // purged instances: when
 	salts      map[namespaces.SaltTag]segment.Purge
@@ -95,7 +96,7 @@ func (g *foundGroup) takeInline(seq uint64, ordinal uint32) (page uint32, ok boo
 }
 
 func newRebuilder(in Input) *rebuilder {
-	r := &rebuilder{in: in, drives: slices.Clone(in.Drives), groups: map[uint32]*foundGroup{}, namespaces: map[skep.NamespaceID]segment.Namespace{}, ended: map[skep.NamespaceID]uint32{},
+	r := &rebuilder{in: in, drives: slices.Clone(in.Drives), groups: map[uint32]*foundGroup{}, namespaces: map[skep.NamespaceID]segment.Namespace{}, ended: map[skep.NamespaceID]uint32{}, endings: map[skep.NamespaceID]segment.Namespace{},
 		sealings: map[segment.Sealing]bool{}, whole: map[uint32]uint64{}, salts: map[namespaces.SaltTag]segment.Purge{}, voids: map[uint64]bool{}, tainted: map[uint32]bool{}}
 	for i := range r.shards {
 		r.shards[i].stones, r.shards[i].exact = map[index.Fingerprint][]stone{}, map[exactID]bool{}

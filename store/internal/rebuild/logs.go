@@ -240,6 +240,7 @@ func (r *rebuilder) takeName(e segment.Entry) {
 		r.topSpace = max(r.topSpace, n.Info.ID)
 		if n.Deleted {
 			r.ended[n.Info.ID] = max(r.ended[n.Info.ID], n.Instance)
+			r.endings[n.Info.ID] = n
 		} else if !ok || n.Instance > have.Instance || n.Instance == have.Instance && n.Seq > have.Seq {
 			r.namespaces[n.Info.ID] = n
 		}

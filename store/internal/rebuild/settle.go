@@ -343,6 +343,9 @@ func (r *rebuilder) finish(ctx context.Context) error {
 		row.Segments = uint32(d.Segments)
 		rows.PutDevice(&row)
 	}
+	if err := r.sayEnded(rows); err != nil {
+		return err
+	}
 	if err := r.in.Catalog.Commit(ctx, rows, true); err != nil {
 		return err
 	}
@@ -353,6 +356,32 @@ func (r *rebuilder) finish(ctx context.Context) error {
 	}
 	r.progress(report.RebuildProgress{Stage: "settle", Done: int(r.rep.Blocks), Of: int(r.rep.Blocks), Records: r.records.Load()})
 	return r.in.Catalog.Commit(ctx, root, true)
+}
+
+// sayEnded has the next open say again which namespaces are deleted, where drives that are missing may have said so:
+// the catalog does not know them, and another drive may be lost.
+func (r *rebuilder) sayEnded(rows *catalog.Batch) error {
+	if !r.relog {
+		return nil
+	}
+	var w segment.LogWriter
+	put := func() {
+		r.top++
+		rows.PutIntent(r.top, w.Bytes())
+		w = segment.LogWriter{}
+	}
+	for _, n := range r.endings {
+		if w.Len() > segment.BodySize/2 {
+			put()
+		}
+		if err := w.Namespace(&n); err != nil {
+			return err
+		}
+	}
+	if w.Len() > 0 {
+		put()
+	}
+	return nil
 }
 
 // root is the new root row. Not clean, so that the next open makes the devices agree.

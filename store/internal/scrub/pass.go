@@ -79,11 +79,12 @@ type pass struct {
 	singles   []single
 }
 
-// single is an entry that should be on two drives and is on one.
+// single is an entry that is on fewer drives than it should be.
 type single struct {
-	g     *space.Group
-	hash  uint64
-	entry []byte
+	g      *space.Group
+	hash   uint64
+	entry  []byte
+	drives int // that it should be on
 }
 
 func (sc *pass) tally() {
@@ -244,8 +245,8 @@ func (sc *pass) logs(ctx context.Context, g *space.Group) (map[segment.RecordID]
 	for entry, n := range others {
 		h := xxh3.HashString(entry)
 		sc.entries[h] += n
-		if quiet && len(g.Drives) > 1 && n < space.NameCopies {
-			sc.singles = append(sc.singles, single{g, h, []byte(entry)})
+		if drives := min(sc.s.Names.Drives([]byte(entry)), len(g.Drives)); quiet && n < drives {
+			sc.singles = append(sc.singles, single{g, h, []byte(entry), drives})
 		}
 	}
 	return found, quiet
@@ -276,8 +277,8 @@ func (sc *pass) names(ctx context.Context) {
 	}
 	n := sc.s.Names
 	for _, e := range sc.singles {
-		if sc.entries[e.hash] < space.NameCopies { // else an earlier scrub has written it again
-			sc.relogEntry(ctx, e.g, e.entry, "an entry of the log is on one drive only")
+		if sc.entries[e.hash] < e.drives { // else an earlier scrub has written it again
+			sc.relogEntry(ctx, e.g, e.entry, "an entry of the log is on too few drives")
 		}
 	}
 	var missing []*segment.LogWriter

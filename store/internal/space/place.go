@@ -65,10 +65,6 @@ type lastStart struct {
 // InlineDevice marks a location without cells: the value is in the record.
 const InlineDevice = segment.InlineDevice
 
-// NameCopies is on how many drives stands what is nobody's block: names, purges and
-// deletions. One drive may be lost.
-const NameCopies = 2
-
 // mostInline is how many values a group has in records.
 const mostInline = 1 << 20
 
@@ -339,9 +335,9 @@ next:
 // as much as that of a segment, or less, says that a group is full.
 const FirstGain = 8
 
-// PlaceEntries takes pages in NameCopies of g's logs, or all it has, for entries that are no blocks. False: g
+// PlaceEntries takes pages in so many of g's logs, or all it has, for entries that are no blocks. False: g
 // has none, and is sealed now.
-func (t *Table) PlaceEntries(g *Group, pages int) (r Reservation, ok bool) {
+func (t *Table) PlaceEntries(g *Group, pages, copies int) (r Reservation, ok bool) {
 	r.Group = g
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -349,7 +345,7 @@ func (t *Table) PlaceEntries(g *Group, pages int) (r Reservation, ok bool) {
 		return r, false
 	}
 	before := g.Filler.Mark()
-	if !t.takeLogLocked(&r, pages, min(NameCopies, len(g.Drives))) {
+	if !t.takeLogLocked(&r, pages, min(copies, len(g.Drives))) {
 		g.Filler.Rollback(before)
 		// Few pages are refused where hardly any is left: what g holds is what fits into it.
 		// Otherwise its cleaning would seem to gain the rest, and fill the next one as far, for ever.
@@ -364,6 +360,9 @@ func (t *Table) PlaceEntries(g *Group, pages int) (r Reservation, ok bool) {
 	return r, true
 }
 
+// markCopies is on how many drives the mark of an orderly end stands.
+const markCopies = 2
+
 // PlaceLast takes a page for the last entry of an orderly end. Where every open group is full, a spare is opened for
 // it; the catalog has its row. False: there is none.
 func (t *Table) PlaceLast() (Reservation, bool) {
@@ -374,12 +373,12 @@ func (t *Table) PlaceLast() (Reservation, bool) {
 		if g == nil {
 			continue
 		}
-		if r, ok := t.PlaceEntries(g, 1); ok {
+		if r, ok := t.PlaceEntries(g, 1, markCopies); ok {
 			return r, true
 		}
 	}
 	if g := t.openSpare(); g != nil {
-		return t.PlaceEntries(g, 1)
+		return t.PlaceEntries(g, 1, markCopies)
 	}
 	return Reservation{}, false
 }

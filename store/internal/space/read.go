@@ -58,7 +58,7 @@ type Scanner func(ctx context.Context, g *Group, visit func(a *segment.Append, e
 
 // ScanGroupLogs visits the entries in all logs of a group; those of which there are
 // copies come more than once. One log that cannot be read is overlooked where there are
-// others: what counts of names, purges and deletions stands on two drives. So is that of a
+// others: what counts of names, purges and deletions stands on two drives at least. So is that of a
 // drive whose logs nobody needs (Resaid).
 func (t *Table) ScanGroupLogs(ctx context.Context, g *Group, visit func(a *segment.Append,
 	e segment.Entry) error) error {

@@ -195,6 +195,7 @@ func (s *server) openStore(ctx context.Context) error {
 		return err
 	}
 	s.st = st
+	s.dir.Lasting(st.Lasting)
 	if err = s.bindStore(ctx); err == nil {
 		err = s.sayBlocks(ctx, st)
 	}

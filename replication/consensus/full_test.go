@@ -1,0 +1,96 @@
+package consensus
+
+import (
+	"fmt"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"testing/synctest"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
+	"github.com/hashicorp/raft"
+	"github.com/stretchr/testify/require"
+
+	"github.com/skepkv/skep"
+)
+
+// space has a node's file system say what is free.
+func (h *host) space(free uint64) {
+	h.fs.TestingSetDiskUsage(vfs.DiskUsage{AvailBytes: free, TotalBytes: 1 << 40})
+}
+
+// The disk of a leader's log is full, and then that of another node: the others agree on changes, the node says why it
+// takes none, and has them all once there is space, without a start.
+func TestALogWithoutSpace(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := three(t)
+		defer w.end(t)
+		for round := range 2 {
+			full := w.awaitLeader(t)
+			if round == 1 {
+				full = 1 + full%3
+			}
+			h := w.nodes[full]
+			last, err := h.m.logs.LastIndex()
+			require.NoError(t, err)
+			h.space(leastSpace - 1)
+			by := w.nodes[1+full%3].m
+			var epoch uint32
+			for i := range 3 {
+				epoch = change(t, by, *open1(fmt.Sprint("s", round, i)))
+			}
+			eventually(t, "another one leads", func() bool { id := w.leader(); return id != 0 && id != full })
+			at, err := h.m.logs.LastIndex()
+			require.NoError(t, err)
+			require.Equal(t, last, at, "it has appended something")
+			require.Less(t, epochOf(h.m.Map()), epoch)
+			s := h.m.Status(t.Context())
+			require.Contains(t, s.Error, "space in data/raft/log")
+			require.Contains(t, s.Error, skep.Full.Error())
+
+			h.space(leastSpace)
+			w.sameMaps(t, epoch)
+			require.Empty(t, h.m.Status(t.Context()).Error)
+		}
+	})
+}
+
+// A cluster of one node whose log has no space refuses a change, says why, and takes it once there is.
+func TestALoneLogWithoutSpace(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld()
+		defer w.end(t)
+		m := w.start(t, 1, mapOf(1))
+		was := change(t, m, *open1("s"))
+		w.nodes[1].space(leastSpace - 1)
+		_, err := m.Propose(t.Context(), open1("refused"))
+		require.ErrorIs(t, err, skep.Unavailable)
+		require.ErrorIs(t, err, skep.Full)
+		require.Equal(t, was, m.Map().Epoch)
+		w.nodes[1].space(leastSpace)
+		require.Equal(t, was+1, change(t, m, *open1("taken")))
+	})
+}
+
+// A log that found no space all the same says where, and what is to be done.
+func TestALogThatFoundNoSpace(t *testing.T) {
+	t.Parallel()
+	if !inChild(t) {
+		return
+	}
+	var full atomic.Bool
+	s := open(t, errorfs.Wrap(vfs.NewMem(), errorfs.InjectorFunc(func(op errorfs.Op) error {
+		if full.Load() && op.Kind.ReadOrWrite() == errorfs.OpIsWrite {
+			return syscall.ENOSPC
+		}
+		return nil
+	})))
+	full.Store(true)
+	err := s.StoreLog(&raft.Log{Index: 1})
+	require.ErrorIs(t, err, skep.Failed)
+	require.Contains(t, err.Error(), "data/raft/log")
+	require.Contains(t, err.Error(), "start the server again")
+}
