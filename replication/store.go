@@ -277,7 +277,8 @@ func (s *Store) away(err error) bool {
 
 // missing is the error of a call that did not reach a node that it had to reach.
 func (n *node) missing(op string, err error) error {
-	return &skep.Error{Op: op, Kind: checks.Reason(err), Field: "node", Value: n.Name, Limit: "one that answers, and takes it", Err: err}
+	const limit = "one that answers, and takes it"
+	return &skep.Error{Op: op, Kind: checks.Reason(err), Field: "node", Value: n.Name, Limit: limit, Err: err}
 }
 
 // each calls f for each of the map's nodes that are not down at once, and gives what it answered, by the nodes' places.

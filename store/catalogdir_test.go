@@ -167,8 +167,8 @@ func TestARebuildLeavesACatalogOfAnotherFormatAlone(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// The store's directory remembers where its catalog was put: who names the directory alone opens the same store. A copy of
-// the directory does not lead there, and no second catalog is made.
+// The store's directory remembers where its catalog was put: who names the directory alone opens the same store. A copy
+// of the directory does not lead there, and no second catalog is made.
 func TestTheDirectoryLeadsToItsCatalog(t *testing.T) {
 	t.Parallel()
 	o, sc := made(t)

@@ -101,7 +101,7 @@ func TestARebuildWithoutADriveHasDeletionsLoggedAgain(t *testing.T) {
 }
 
 // Devices are added to a store, and what the logs say of a deletion goes to those alone. They are lost together while
-// the store is in use, and its group is cleaned: the deletion is said again, since the logs of the others say what it was.
+// the store is in use, and its group is cleaned: the deletion is said again, since other logs say what it was.
 func TestADeletionThatOnlyLostDrivesSaid(t *testing.T) {
 	t.Parallel()
 	ctx := testContext(t)

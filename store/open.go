@@ -72,9 +72,6 @@ func openRegistered(ctx context.Context, o Options) (*Store, error) {
 		s.discardOpen()
 		return nil, err
 	}
-	if err := s.options.rememberCatalog(); err != nil {
-		s.log.Warn("skep is not told where the catalog is by the store's directory alone", "catalog", o.CatalogDir, "error", err)
-	}
 	s.run()
 	s.keys.Settle(ctx)
 	if o.Admin && !o.ReadOnly {

@@ -33,9 +33,8 @@ type Options struct {
 	// process may change that afterwards.
 	Dir string
 
-	// CatalogDir is the directory of the catalog. Where none is there and the devices hold a
-	// store, a catalog is made from them. Dir remembers where its catalog is: by default it is
-	// there, or else Dir/catalog. A copy of Dir does not lead to the original's: Foreign.
+	// CatalogDir is the directory of the catalog; by default where Dir remembers that it is, or
+	// Dir/catalog. Where none is there and the devices hold a store, one is made from them.
 	CatalogDir string
 	// MustExist refuses to make a store where there is none, with NotFound.
 	MustExist bool
@@ -363,27 +362,7 @@ func (o *Options) prepare() error {
 	if err := o.validate(); err != nil {
 		return err
 	}
-	return o.findCatalog()
-}
-
-// findCatalog settles where the catalog is.
-func (o *Options) findCatalog() error {
-	if o.CatalogDir != "" || o.CatalogFS != vfs.Default {
-		return nil
-	}
-	at, named, err := catalogdir.Of(o.Dir)
-	if named {
-		o.CatalogDir = at
-	}
-	return err
-}
-
-// rememberCatalog notes where a person has put the catalog.
-func (o *Options) rememberCatalog() error {
-	if o.CatalogDir == "" || o.CatalogFS != vfs.Default || o.ReadOnly {
-		return nil
-	}
-	return catalogdir.Remember(o.Dir, o.CatalogDir)
+	return catalogdir.Find(o.CatalogFS, o.Dir, &o.CatalogDir)
 }
 
 // settlePaths makes paths absolute. What is not a path of the file system, as tests have it, stays as it is.

@@ -26,8 +26,5 @@ func Rebuild(ctx context.Context, o Options, dryRun bool, progress func(RebuildP
 	s := newStore(o)
 	rep, err := s.opening.Rebuild(ctx, dryRun, progress)
 	s.catalog = s.opening.Catalog
-	if err == nil && !dryRun {
-		err = o.rememberCatalog()
-	}
 	return rep, cmp.Or(err, s.abandon())
 }

@@ -45,8 +45,8 @@
 // # What fails
 //
 // Where less than 16 MiB are free beside raft's log, the node takes no changes, and a leader leads no more; Status says
-// so. It catches up by itself once there is space. Where Pebble cannot write, the node takes no part any more and keeps the map that it knew; Failed says so. Its
-// directory stays locked until the process ends.
+// so. It catches up by itself once there is space. Where Pebble cannot write, the node takes no part any more and keeps
+// the map that it knew; Failed says so. Its directory stays locked until the process ends.
 //
 // A voter whose directory is lost, or replaced by an older copy, has forgotten what it promised: together with the loss
 // of another voter, agreed changes can be lost. It is to be removed and added under a new name, which gives it another

@@ -6,8 +6,11 @@ import (
 	"encoding/json"
 	"errors"
 	"io/fs"
+	"log/slog"
 	"os"
 	"path/filepath"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/store/atomicfile"
@@ -61,8 +64,31 @@ func of(dir string) string {
 	return paths.Real(dir)
 }
 
-// Remember notes that the catalog of the store in dir is at a place, an absolute path.
-func Remember(dir, at string) error {
+// Find sets the directory of the catalog of the store in dir to what Of says, where it is empty and a person said so. A
+// catalog that tests have in memory is in no directory.
+func Find(fsys vfs.FS, dir string, at *string) error {
+	if *at != "" || fsys != vfs.Default {
+		return nil
+	}
+	has, named, err := Of(dir)
+	if named {
+		*at = has
+	}
+	return err
+}
+
+// Remember notes that the catalog of the store in dir is at a place, an absolute path; an empty one changes nothing.
+// Where that fails it has to be named again, and log says so.
+func Remember(fsys vfs.FS, dir, at string, log *slog.Logger) {
+	if at == "" || fsys != vfs.Default {
+		return
+	}
+	if err := remember(dir, at); err != nil {
+		log.Warn("the store's directory does not lead to its catalog: name that at the next start", "catalog", at, "error", err)
+	}
+}
+
+func remember(dir, at string) error {
 	path := filepath.Join(dir, file)
 	if at == filepath.Join(dir, "catalog") {
 		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {

@@ -23,10 +23,10 @@ func TestADirectoryRemembersItsCatalog(t *testing.T) {
 		require.Equal(t, wantNamed, named)
 	}
 	is(usual, false)
-	require.NoError(t, Remember(dir, usual))
+	require.NoError(t, remember(dir, usual))
 	is(usual, false)
 	for range 2 {
-		require.NoError(t, Remember(dir, fast))
+		require.NoError(t, remember(dir, fast))
 		is(fast, true)
 	}
 	moved := filepath.Join(t.TempDir(), "moved")
@@ -35,7 +35,7 @@ func TestADirectoryRemembersItsCatalog(t *testing.T) {
 	require.NoError(t, err, "moved, it is the same directory")
 	require.Equal(t, fast, at)
 	require.NoError(t, os.Rename(moved, dir))
-	require.NoError(t, Remember(dir, usual))
+	require.NoError(t, remember(dir, usual))
 	is(usual, false)
 	there, err := os.ReadDir(dir)
 	require.NoError(t, err)
@@ -53,7 +53,7 @@ func TestWhatLeadsToNoCatalog(t *testing.T) {
 		require.ErrorContains(t, err, "--catalog-dir")
 		require.False(t, named)
 	}
-	require.NoError(t, Remember(dir, fast))
+	require.NoError(t, remember(dir, fast))
 	refused(dir, skep.Missing)
 	require.NoError(t, os.Mkdir(fast, 0o700))
 	b, err := os.ReadFile(filepath.Join(dir, file))

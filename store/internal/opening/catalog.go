@@ -8,6 +8,7 @@ import (
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/store/catalog"
+	"github.com/skepkv/skep/store/catalogdir"
 	"github.com/skepkv/skep/store/internal/aside"
 	"github.com/skepkv/skep/store/internal/segio"
 	"github.com/skepkv/skep/store/segment"
@@ -57,6 +58,9 @@ func (p *Opening) place(op string) *aside.Place {
 		Devices: devices,
 		Timeout: p.Timeout, Log: p.Log}
 }
+
+// remember has the store's directory lead to the catalog that was named.
+func (p *Opening) remember() { catalogdir.Remember(p.Options.FS, p.Dir, p.NamedCatalog, p.Log) }
 
 // setAside moves what is left of a catalog out of the way.
 func (p *Opening) setAside(op string) error {

@@ -44,8 +44,9 @@ func (p *Opening) Claim(b *catalog.Batch) error {
 }
 
 // Stamp writes on devices outside the directory whose they are, once the catalog says so. What
-// cannot be written is written at a later open: until then both names count.
+// cannot be written is written at a later open: until then both names count. The directory is told of the catalog, too.
 func (p *Opening) Stamp(ctx context.Context, drives ...*space.Drive) {
+	p.remember()
 	if p.NoStamp || p.Own {
 		return
 	}

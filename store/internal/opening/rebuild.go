@@ -53,6 +53,7 @@ func (p *Opening) Rebuild(ctx context.Context, dryRun bool,
 	rep, err := p.RebuildInto(ctx, dir, dryRun, progress)
 	if err == nil && !dryRun {
 		p.clearList()
+		p.remember()
 	}
 	return rep, err
 }

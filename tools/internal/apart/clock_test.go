@@ -95,8 +95,8 @@ const shortToken = "short-token-0123456789abcdef"
 
 // Three nodes have clocks that differ by hours and are set while they run, are paused for longer than the lease by
 // which they serve, and killed. Nothing that was deleted is found, what was acknowledged as durable is, a token opens
-// where the node's clock, as far as it has known it, is before its end and nowhere else, a lease does not end early, and all end. make clock runs
-// it for long.
+// where the node's clock, as far as it has known it, is before its end and nowhere else, a lease does not end early,
+// and all end. make clock runs it for long.
 func TestClocksOfACluster(t *testing.T) {
 	t.Parallel()
 	c := &clocks{foe: newFoe(t, "SKEP_CLOCK_TIME")}

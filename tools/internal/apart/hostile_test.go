@@ -171,7 +171,7 @@ var counted = []struct {
 	{"process_resident_memory_bytes", 300 << 20, 500 << 20},
 }
 
-// capped are what metrics say of memory, and of its cap: of the store's holders, of calls and sessions, and of RESP's values.
+// capped are what metrics say of memory, and of its cap: of the store's holders, of calls, sessions and RESP's values.
 const memoryOf, capOf = "skep_memory_bytes{", "skep_memory_cap_bytes{"
 
 // withinCaps is an error where a holder of memory has more than its cap and a twentieth, and notes the most.

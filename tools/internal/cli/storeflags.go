@@ -23,7 +23,8 @@ func (f *storeFlags) register(cmd *cobra.Command) {
 	fl.StringVar(&f.dir, "dir", "", "directory of the store (required)")
 	fl.StringSliceVar(&f.paths, "device", nil,
 		"where the store's devices are, in any order; default: where the catalog says, or device-* in --dir")
-	fl.StringVar(&f.catalogDir, "catalog-dir", "", "directory of the catalog; default: where --dir says that it is, or catalog in it")
+	fl.StringVar(&f.catalogDir, "catalog-dir", "",
+		"directory of the catalog; default: where --dir says that it is, or catalog in it")
 }
 
 func (f *storeFlags) options(a *app, op string) (store.Options, error) {
