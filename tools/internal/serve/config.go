@@ -46,7 +46,7 @@ type Config struct {
 type StoreConfig struct {
 	CapacityBytes     Size   `yaml:"capacity_bytes" flag:"capacity" doc:"cap on all devices together, of a new store; 0: as much as the file systems have, less 1GiB each, and the cap that a store has"`
 	ChangeCapacity    bool   `yaml:"change_capacity" flag:"change-capacity" doc:"make capacity_bytes the cap of a store that has another one; a store never gets smaller"`
-	CatalogDir        string `yaml:"catalog_dir" path:"" flag:"catalog-dir" doc:"directory of the catalog, on a fast drive; empty: where dir says that it is, or catalog in dir"`
+	CatalogDir        string `yaml:"catalog_dir" path:"" flag:"catalog-dir" doc:"directory of the catalog; empty: where dir remembers it, or catalog in dir"`
 	BlockBytes        Size   `yaml:"block_bytes" doc:"typical size of a block, from which a new store derives its segments"`
 	DRAMBytes         Size   `yaml:"dram_bytes" flag:"dram" doc:"DRAM tier"`
 	IOBytes           Size   `yaml:"io_bytes" doc:"I/O buffers: what values and restores under way hold"`
