@@ -123,7 +123,7 @@ func TestIdleConnectionsLeaveTheStoreItsFiles(t *testing.T) {
 					var err error
 					b, err = rc.Get(t.Context(), fmt.Sprint("k", i))
 					return err == nil
-				}, time.Minute, 20*time.Millisecond, "%s", s.log)
+				}, time.Minute, 20*time.Millisecond, "it is there")
 				require.True(t, bytes.Equal(b, bytes.Repeat([]byte{byte(i)}, 1<<20)))
 			}
 			require.NoError(t, rc.Close())
