@@ -109,24 +109,30 @@ func (k *Keeper) Depart(ctx context.Context, space skep.NamespaceID, blocks []sk
 
 // admit begins a flight, or says how long to wait.
 func (k *Keeper) admit(f *Flight) time.Duration {
-	now := skep.Steady()
 	k.mu.Lock()
 	defer k.mu.Unlock()
+	now := k.forget()
+	if len(k.order) >= mostSent {
+		return max(sentFor-now.Sub(k.order[0].at), time.Millisecond)
+	}
+	k.flights[f] = struct{}{}
+	return 0
+}
+
+// forget forgets where copies went long ago, but for those under way. mu is held.
+func (k *Keeper) forget() (now time.Time) {
+	now = skep.Steady()
 	old := 0
-	for old < len(k.order) && now.Sub(k.order[old].at) >= sentFor {
+	for old < len(k.order) && now.Sub(k.order[old].at) >= sentFor && k.order[old].flight.ended() {
 		o := k.order[old]
 		k.keep(o.sentKey, slices.DeleteFunc(k.sent[o.sentKey], func(s sending) bool { return s.flight == o.flight }))
 		old++
 	}
 	k.order = k.order[old:]
 	for id, list := range k.spaces {
-		k.gave(id, slices.DeleteFunc(list, func(g given) bool { return now.Sub(g.at) >= sentFor }))
+		k.gave(id, slices.DeleteFunc(list, func(g given) bool { return now.Sub(g.at) >= sentFor && g.flight.ended() }))
 	}
-	if len(k.order) >= mostSent {
-		return max(sentFor-now.Sub(k.order[0].at), time.Millisecond)
-	}
-	k.flights[f] = struct{}{}
-	return 0
+	return now
 }
 
 // keep remembers of a key that its copies went where list says. mu is held.
@@ -188,6 +194,7 @@ func (f *Flight) Opened(to Target) {
 // landed waits for the flights under way that which says.
 func (k *Keeper) landed(ctx context.Context, op string, which func(f *Flight) bool) error {
 	k.mu.Lock()
+	k.forget()
 	var under []*Flight
 	for f := range k.flights {
 		if which(f) {
@@ -245,6 +252,7 @@ func (k *Keeper) Delete(ctx context.Context, sc skep.Scope, keys []skep.Key) (in
 func (k *Keeper) Idle() bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
+	k.forget()
 	return len(k.flights) == 0 && len(k.sent) == 0
 }
 

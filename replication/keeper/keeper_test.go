@@ -60,6 +60,36 @@ func TestARecallLeavesWhatIsUnderWay(t *testing.T) {
 	require.NoError(t, k.Close())
 }
 
+// A copy in doubt has deletions be made again for a minute, and no longer, though nothing is sent meanwhile. One that is
+// still under way then is not forgotten.
+func TestACopyInDoubtIsForgottenByItself(t *testing.T) {
+	t.Parallel()
+	k := New(memstore.New(memstore.Options{}))
+	ns, err := k.OpenNamespace(t.Context(), skep.NamespaceSpec{Tenant: "t", Name: "n", Chained: true,
+		Shape: skep.Shape{Kind: skep.Opaque, BlockTokens: 4}})
+	require.NoError(t, err)
+	f, err := k.Depart(t.Context(), ns.ID, block)
+	require.NoError(t, err)
+	f.Sends(&there{})
+	f.Doubt.Store(true)
+	deletes := func() error {
+		_, err := k.Delete(t.Context(), skep.Scope{Namespace: ns.ID}, []skep.Key{block[0].Key})
+		return err
+	}
+	k.order[0].at = k.order[0].at.Add(-sentFor)
+	require.False(t, k.Idle())
+	require.Len(t, k.sent[sentKey{ns.ID, block[0].Key}], 1, "under way")
+	f.End()
+	k.order[0].at = skep.Steady()
+	require.ErrorIs(t, deletes(), skep.Unavailable)
+	for i := range k.order {
+		k.order[i].at = k.order[i].at.Add(-sentFor)
+	}
+	require.NoError(t, deletes())
+	require.True(t, k.Idle())
+	require.NoError(t, k.Close())
+}
+
 // A node that was given a namespace loses it with this one, and is forgotten after a minute.
 func TestAGivenNamespaceIsForgotten(t *testing.T) {
 	t.Parallel()
