@@ -79,12 +79,11 @@ type pass struct {
 	singles   []single
 }
 
-// single is an entry that is on fewer drives than it should be.
+// single is an entry that should be on two drives and is on one.
 type single struct {
-	g      *space.Group
-	hash   uint64
-	entry  []byte
-	drives int // that it should be on
+	g     *space.Group
+	hash  uint64
+	entry []byte
 }
 
 func (sc *pass) tally() {
@@ -245,8 +244,8 @@ func (sc *pass) logs(ctx context.Context, g *space.Group) (map[segment.RecordID]
 	for entry, n := range others {
 		h := xxh3.HashString(entry)
 		sc.entries[h] += n
-		if drives := min(sc.s.Names.Drives([]byte(entry)), len(g.Drives)); quiet && n < drives {
-			sc.singles = append(sc.singles, single{g, h, []byte(entry), drives})
+		if quiet && len(g.Drives) > 1 && n < namespaces.LeastDrives {
+			sc.singles = append(sc.singles, single{g, h, []byte(entry)})
 		}
 	}
 	return found, quiet
@@ -277,8 +276,8 @@ func (sc *pass) names(ctx context.Context) {
 	}
 	n := sc.s.Names
 	for _, e := range sc.singles {
-		if sc.entries[e.hash] < e.drives { // else an earlier scrub has written it again
-			sc.relogEntry(ctx, e.g, e.entry, "an entry of the log is on too few drives")
+		if sc.entries[e.hash] < namespaces.LeastDrives { // else an earlier scrub has written it again
+			sc.relogEntry(ctx, e.g, e.entry, "an entry of the log is on one drive only")
 		}
 	}
 	var missing []*segment.LogWriter
