@@ -104,7 +104,7 @@ func (f *fleet) serveAt(i int, st *memstore.Store, o server.Options) (srv *serve
 func (f *fleet) tell(m *clustermap.Map, nodes ...int) {
 	f.Helper()
 	for _, i := range nodes {
-		require.NoError(f, f.servers[i].SetCluster(f.encode(m), m.Epoch))
+		require.NoError(f, f.servers[i].SetCluster(f.encode(m), m.Epoch, 0))
 	}
 }
 

@@ -81,6 +81,7 @@ func (x *session) tryAgain(i int) {
 			continue
 		}
 		for _, p := range w.pieces {
+			x.owed.Paid(p.node.i, w.chain.each*int64(p.to-p.from))
 			for b := p.from; b < p.to; b++ {
 				x.miss(w.chain, b, p.layers, why)
 			}

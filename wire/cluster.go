@@ -60,5 +60,9 @@ func (x *clientConn) meant(ctx context.Context, t frames.Type) error {
 		return &link.Unsent{Err: &skep.Error{Op: t.String(), Kind: skep.Unavailable, Field: "server",
 			Err: ErrRestarted}}
 	}
-	return x.c.meant.Check(t, &x.hi)
+	err := x.c.meant.Check(t, &x.hi)
+	if err != nil && x.alive() && x.c.meant.Redial() {
+		x.retire()
+	}
+	return err
 }

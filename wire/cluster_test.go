@@ -4,6 +4,7 @@ import (
 	"context"
 	"net"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -67,8 +68,8 @@ func TestEpochsAreCompared(t *testing.T) {
 	require.Equal(t, 3, got.Blocks, "nothing was done")
 	require.NoError(t, calls["lookup"](t.Context()), "a caller that knows no map")
 
-	require.ErrorIs(t, r.SetCluster([]byte("[]"), 7), skep.Invalid)
-	require.NoError(t, r.SetCluster([]byte("[]"), 8))
+	require.ErrorIs(t, r.SetCluster([]byte("[]"), 7, 0), skep.Invalid)
+	require.NoError(t, r.SetCluster([]byte("[]"), 8, 0))
 	require.ErrorIs(t, calls["lookup"](WithEpoch(t.Context(), 7)), skep.StaleMap)
 	require.NoError(t, calls["lookup"](WithEpoch(t.Context(), 8)))
 	text, err := c.ClusterMap(t.Context())
@@ -79,7 +80,7 @@ func TestEpochsAreCompared(t *testing.T) {
 	c = r.dial(t, r.options())
 	ch = chainOf(t, c, "a", 3)
 	require.NoError(t, calls["lookup"](WithEpoch(t.Context(), 6)))
-	require.ErrorIs(t, r.SetCluster([]byte("[]"), 8), skep.Invalid)
+	require.ErrorIs(t, r.SetCluster([]byte("[]"), 8, 0), skep.Invalid)
 }
 
 // An epoch where none was agreed on ends the connection, as any header does that says what it must not.
@@ -213,6 +214,26 @@ func TestCallsForANodeOfACluster(t *testing.T) {
 		}
 		require.False(t, c.Away())
 	}
+}
+
+// Who was refused as another node is dialled anew: the address may lead to the right one by now, or the server may have
+// become that.
+func TestAnAddressIsPutRightAgain(t *testing.T) {
+	t.Parallel()
+	r := serve(t, "unix", newMemstore(storetest.Config{}), server.Options{ClusterMap: []byte("{}"), Epoch: 1, Node: "a",
+		Cluster: "07", NodeID: 2})
+	c := r.dial(t, r.options())
+	ch := chainOf(t, c, "a", 3)
+	c.SetStrict()
+	c.SetNode(whose.Node{Cluster: "07", ID: 1, Name: "a"}, func() {})
+	lookup := func() error {
+		_, err := c.Lookup(t.Context(), &skep.LookupRequest{Scope: ch.Scope, Keys: ch.Keys})
+		return err
+	}
+	require.ErrorIs(t, lookup(), whose.ErrAnother)
+	require.NoError(t, r.SetCluster([]byte("{}"), 2, 1))
+	require.Eventually(t, func() bool { return lookup() == nil }, time.Minute, 10*time.Millisecond)
+	require.False(t, c.Away())
 }
 
 // heardBy notes which map the deletions at a Store are by, as their contexts say.

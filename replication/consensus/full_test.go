@@ -75,6 +75,31 @@ func TestALoneLogWithoutSpace(t *testing.T) {
 	})
 }
 
+// A log without space is not cut at its end: raft would take the entries for gone, and find those refused that replace
+// them. At its begin it is.
+func TestALogWithoutSpaceIsNotCut(t *testing.T) {
+	t.Parallel()
+	fs := vfs.NewMem()
+	s := open(t, fs)
+	for i := range uint64(10) {
+		require.NoError(t, s.StoreLog(&raft.Log{Index: 1 + i}))
+	}
+	last := func(want uint64) {
+		t.Helper()
+		at, err := s.LastIndex()
+		require.NoError(t, err)
+		require.Equal(t, want, at)
+	}
+	fs.TestingSetDiskUsage(vfs.DiskUsage{AvailBytes: spaceToCut - 1, TotalBytes: 1 << 40})
+	require.ErrorIs(t, s.DeleteRange(6, 10), skep.Full)
+	last(10)
+	require.NoError(t, s.DeleteRange(1, 5))
+	fs.TestingSetDiskUsage(vfs.DiskUsage{AvailBytes: spaceToCut, TotalBytes: 1 << 40})
+	require.NoError(t, s.DeleteRange(6, 10))
+	last(0)
+	require.NoError(t, s.Close())
+}
+
 // A log that found no space all the same says where, and what is to be done.
 func TestALogThatFoundNoSpace(t *testing.T) {
 	t.Parallel()

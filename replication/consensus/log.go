@@ -171,14 +171,17 @@ func (s *logs) failure() error {
 // space; what it writes besides entries fits into that, and so do votes and terms.
 const leastSpace = 16 << 20
 
-// space is Full where there is too little of it. Where the file system does not say, there is enough.
-func (s *logs) space() error {
+// spaceToCut is the same for entries to be cut from the end: what replaces them fits, too.
+const spaceToCut = leastSpace + 4<<20
+
+// space is Full where there is less of it than so many bytes. Where the file system does not say, there is enough.
+func (s *logs) space(least uint64) error {
 	u, err := s.fs.GetDiskUsage(s.dir)
-	short := err == nil && u.AvailBytes < leastSpace
+	short := err == nil && u.AvailBytes < least
 	var full error
 	if short {
 		full = &skep.Error{Op: "raft's log", Kind: skep.Full, Field: "space in " + s.dir, Value: u.AvailBytes,
-			Limit: fmt.Sprintf("at least %d bytes free: the node takes no changes until there are", leastSpace)}
+			Limit: fmt.Sprintf("at least %d bytes free: the node takes no changes until there are", least)}
 	}
 	if was := s.short.Swap(short); short && !was {
 		s.log.Error("no space for raft's log", "error", full)
@@ -350,7 +353,7 @@ func (s *logs) StoreLog(l *raft.Log) error { return s.StoreLogs([]*raft.Log{l}) 
 // StoreLogs implements raft.LogStore: all of them are on the drive, or none. Where there is too little space none are,
 // and the log is as it was: a leader leads no more, and what is sent to another node is sent again.
 func (s *logs) StoreLogs(list []*raft.Log) error {
-	if err := s.space(); err != nil {
+	if err := s.space(leastSpace); err != nil {
 		return err
 	}
 	encoded := make([][]byte, len(list))
@@ -387,6 +390,13 @@ func (s *logs) commit(fill func(b *pebble.Batch) error) error {
 func (s *logs) DeleteRange(lowest, highest uint64) error {
 	if lowest > highest {
 		return nil
+	}
+	if last, err := s.LastIndex(); err != nil {
+		return err
+	} else if highest >= last { // raft appends in their place next, and has forgotten them where that is refused
+		if err := s.space(spaceToCut); err != nil {
+			return err
+		}
 	}
 	end := []byte{rowEntry + 1}
 	if highest < math.MaxUint64 {

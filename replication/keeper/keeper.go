@@ -64,13 +64,11 @@ type Target interface {
 type sending struct {
 	flight *Flight
 	to     Target
+	at     time.Time // when it was noted last
 }
 
 // given is a node that was given a namespace.
-type given struct {
-	sending
-	at time.Time
-}
+type given struct{ sending }
 
 // New wraps a node's own Store, which it closes.
 func New(st skep.Store) *Keeper {
@@ -125,7 +123,9 @@ func (k *Keeper) forget() (now time.Time) {
 	old := 0
 	for old < len(k.order) && now.Sub(k.order[old].at) >= sentFor && k.order[old].flight.ended() {
 		o := k.order[old]
-		k.keep(o.sentKey, slices.DeleteFunc(k.sent[o.sentKey], func(s sending) bool { return s.flight == o.flight }))
+		k.keep(o.sentKey, slices.DeleteFunc(k.sent[o.sentKey], func(s sending) bool {
+			return s.flight == o.flight && now.Sub(s.at) >= sentFor
+		}))
 		old++
 	}
 	k.order = k.order[old:]
@@ -178,7 +178,7 @@ func (f *Flight) Sends(to Target) {
 	defer f.k.mu.Unlock()
 	for i := range f.blocks {
 		k := sentKey{f.space, f.blocks[i].Key}
-		f.k.sent[k] = append(f.k.sent[k], sending{f, to})
+		f.k.sent[k] = append(f.k.sent[k], sending{f, to, now})
 		f.k.order = append(f.k.order, sentAt{k, f, now})
 	}
 }
@@ -188,7 +188,7 @@ func (f *Flight) Opened(to Target) {
 	now := skep.Steady()
 	f.k.mu.Lock()
 	defer f.k.mu.Unlock()
-	f.k.spaces[f.space] = append(f.k.spaces[f.space], given{sending{f, to}, now})
+	f.k.spaces[f.space] = append(f.k.spaces[f.space], given{sending{f, to, now}})
 }
 
 // landed waits for the flights under way that which says.
@@ -354,6 +354,7 @@ func (k *Keeper) recall(ctx context.Context, op string, each func(take func(sent
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	for _, s := range left {
+		s.sending.at = now
 		k.keep(s.at, append(k.sent[s.at], s.sending))
 		k.order = append(k.order, sentAt{s.at, s.flight, now})
 	}

@@ -33,6 +33,22 @@ func (t *there) Space() *skep.NamespaceInfo { return &t.NamespaceInfo }
 
 var block = []skep.StoredBlock{{Key: skep.Key{1}}}
 
+// age has what was noted of a flight be a minute older.
+func (k *Keeper) age(f *Flight) {
+	for i := range k.order {
+		if k.order[i].flight == f {
+			k.order[i].at = k.order[i].at.Add(-sentFor)
+		}
+	}
+	for _, list := range k.sent {
+		for i := range list {
+			if list[i].flight == f {
+				list[i].at = list[i].at.Add(-sentFor)
+			}
+		}
+	}
+}
+
 // A copy that is on its way when a deletion recalls others is left to the deletion that waits for it: recalled now, it
 // would arrive afterwards. And of two copies of a block the older one's time ends alone.
 func TestARecallLeavesWhatIsUnderWay(t *testing.T) {
@@ -51,7 +67,7 @@ func TestARecallLeavesWhatIsUnderWay(t *testing.T) {
 	require.Equal(t, 1, to.keys)
 	require.Equal(t, under, k.sent[at][0].flight)
 	under.End()
-	k.order[0].at = k.order[0].at.Add(-sentFor) // the old one's
+	k.age(old)
 	require.Zero(t, k.admit(&Flight{k: k}))
 	require.Len(t, k.sent[at], 1)
 	require.NoError(t, k.recall(t.Context(), "delete", take))
@@ -68,23 +84,32 @@ func TestACopyInDoubtIsForgottenByItself(t *testing.T) {
 	ns, err := k.OpenNamespace(t.Context(), skep.NamespaceSpec{Tenant: "t", Name: "n", Chained: true,
 		Shape: skep.Shape{Kind: skep.Opaque, BlockTokens: 4}})
 	require.NoError(t, err)
-	f, err := k.Depart(t.Context(), ns.ID, block)
-	require.NoError(t, err)
-	f.Sends(&there{})
-	f.Doubt.Store(true)
+	to := &there{}
+	send := func() *Flight {
+		f, err := k.Depart(t.Context(), ns.ID, block)
+		require.NoError(t, err)
+		f.Sends(to)
+		f.Doubt.Store(true)
+		return f
+	}
+	f := send()
 	deletes := func() error {
 		_, err := k.Delete(t.Context(), skep.Scope{Namespace: ns.ID}, []skep.Key{block[0].Key})
 		return err
 	}
-	k.order[0].at = k.order[0].at.Add(-sentFor)
+	k.age(f)
 	require.False(t, k.Idle())
 	require.Len(t, k.sent[sentKey{ns.ID, block[0].Key}], 1, "under way")
 	f.End()
-	k.order[0].at = skep.Steady()
+	require.True(t, k.Idle())
+
+	f = send()
+	f.End()
 	require.ErrorIs(t, deletes(), skep.Unavailable)
-	for i := range k.order {
-		k.order[i].at = k.order[i].at.Add(-sentFor)
-	}
+	k.order[0].at = k.order[0].at.Add(-sentFor)
+	require.ErrorIs(t, deletes(), skep.Unavailable, "for another minute, though it was sent long ago")
+	require.Equal(t, 2, to.keys)
+	k.age(f)
 	require.NoError(t, deletes())
 	require.True(t, k.Idle())
 	require.NoError(t, k.Close())

@@ -144,7 +144,7 @@ func (p *process) agreed(m *clustermap.Map) {
 	}
 	text, err := m.Public().Encode()
 	if err == nil {
-		err = p.server.SetCluster(text, m.Epoch)
+		err = p.server.SetCluster(text, m.Epoch, 0)
 	}
 	if err != nil {
 		p.failed.Store(&err)

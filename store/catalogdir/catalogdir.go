@@ -14,6 +14,7 @@ import (
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/store/atomicfile"
+	"github.com/skepkv/skep/store/catalog"
 	"github.com/skepkv/skep/store/internal/paths"
 )
 
@@ -50,8 +51,9 @@ func Of(dir string) (at string, named bool, err error) {
 	if n.Of != of(dir) {
 		return bad(skep.Foreign, n.Catalog, "for this directory, which is a copy of another, or was copied here: "+another, nil)
 	}
-	if _, err := os.Stat(n.Catalog); err != nil {
-		return bad(skep.Missing, n.Catalog, "a directory; "+another+": where none is there, it is made anew from the devices", err)
+	if what, _, err := catalog.Look(vfs.Default, n.Catalog); err != nil || what != catalog.CatalogThere { // not mounted, say
+		const limit = "a directory with a catalog; " + another + ": where none is there, one is made anew from the devices"
+		return bad(skep.Missing, n.Catalog, limit, err)
 	}
 	return n.Catalog, true, nil
 }

@@ -10,10 +10,17 @@ import (
 	"github.com/skepkv/skep"
 )
 
+// catalogIn makes a directory look as one with a catalog.
+func catalogIn(t *testing.T, dir string) string {
+	t.Helper()
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "MANIFEST-000001"), nil, 0o600))
+	return dir
+}
+
 // A store's directory remembers where its catalog is, and forgets it when the catalog is in it again.
 func TestADirectoryRemembersItsCatalog(t *testing.T) {
 	t.Parallel()
-	dir, fast := t.TempDir(), t.TempDir()
+	dir, fast := t.TempDir(), catalogIn(t, t.TempDir())
 	usual := filepath.Join(dir, "catalog")
 	is := func(want string, wantNamed bool) {
 		t.Helper()
@@ -56,6 +63,10 @@ func TestWhatLeadsToNoCatalog(t *testing.T) {
 	require.NoError(t, remember(dir, fast))
 	refused(dir, skep.Missing)
 	require.NoError(t, os.Mkdir(fast, 0o700))
+	refused(dir, skep.Missing)
+	catalogIn(t, fast)
+	_, _, err := Of(dir)
+	require.NoError(t, err)
 	b, err := os.ReadFile(filepath.Join(dir, file))
 	require.NoError(t, err)
 	require.NoError(t, os.WriteFile(filepath.Join(twin, file), b, 0o600))

@@ -48,7 +48,7 @@ var parts = map[string][]string{
 		"store/internal/namespaces",
 		"store/internal/observe", "store/internal/puts", "store/internal/segio", "store/internal/space",
 		"store/internal/watermark", "store/memory", "store/segment"},
-	"store/catalogdir":     {"store/atomicfile", "store/internal/paths"},
+	"store/catalogdir":     {"store/atomicfile", "store/catalog", "store/internal/paths"},
 	"store/internal/aside": {"store/catalog", "store/catalogdir", "store/internal/paths", "store/segment"},
 	"store/internal/clean": {"store/catalog", "store/device", "store/internal/appender", "store/internal/commit",
 		"store/internal/devlog", "store/internal/intents", "store/internal/locks", "store/internal/namespaces",

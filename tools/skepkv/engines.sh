@@ -18,11 +18,14 @@ skip() {
 for tool in gcc nm readelf; do
 	command -v $tool >/dev/null || skip "no $tool, which PyTorch's stand-ins are made with"
 done
-newest=${SKEPKV_NEWEST:+$(date +%G-%V)} # the week
-sum=$({ "$PYTHON" -V; cat $here/engines.txt $here/torch_stub.py; echo "$newest"; } | sha256sum | cut -c1-16)
+newest=${SKEPKV_NEWEST:+newest-$(date +%G-%V)-} # of this week
+sum=$newest$({ "$PYTHON" -V; cat $here/engines.txt $here/torch_stub.py; } | sha256sum | cut -c1-16)
 env=${SKEPKV_ENGINES:-${XDG_CACHE_HOME:-$HOME/.cache}/skepkv-engines}/$sum
 if [[ ! -e $env/ready ]]; then
 	echo "installing the engines into $env"
+	if [[ $newest ]]; then # those of other weeks
+		rm -rf "$(dirname "$env")"/newest-*
+	fi
 	rm -rf "$env" && mkdir -p "$env"
 	"$PYTHON" -m venv "$env/venv" >/dev/null 2>&1 || skip "$PYTHON has no venv or no pip"
 	"$env/venv/bin/pip" install -q --disable-pip-version-check --no-deps -r $here/engines.txt >"$env/pip.log" 2>&1 ||

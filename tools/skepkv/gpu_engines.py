@@ -8,14 +8,15 @@ docs/tutorials say. It is asked to go on with a prompt, which it computes and st
 and host memory know nothing: it is asked for a prompt of the same length that nobody stored, and for the first one.
 
     same        the text of the first prompt was the same both times (greedy decoding)
-    hits        blocks that skep found in between
+    restored    bytes that skep gave back for it
     computed_s  to the first token of what nobody stored, in seconds; loaded_s, of what was
     why         what was missing, where it was not run
 
-Exit status: 0 where every engine that was run wrote the same text from blocks that skep had, or none could be run.
+Exit status: 0 where every engine that was run wrote the same text and skep gave back bytes for it, or none could be run.
 """
 
 import argparse
+import http.client
 import json
 import os
 import random
@@ -26,10 +27,9 @@ import subprocess
 import sys
 import tempfile
 import time
-import urllib.error
 import urllib.request
 
-START, ANSWER, STORED = 900, 300, 120  # seconds until an engine answers, goes on with a prompt, has stored one
+START, ANSWER, STORED = 900, 300, float(os.environ.get("SKEP_GPU_ENGINES_STORED", "120"))  # seconds until an engine answers, goes on with a prompt, has stored one
 
 
 def vllm(model, port, sock):
@@ -41,7 +41,8 @@ def vllm(model, port, sock):
         "secondary_tiers": [tier],
     }
     config = {"kv_connector": "OffloadingConnector", "kv_role": "kv_both", "kv_connector_extra_config": extra}
-    return ["vllm", "serve", model, "--port", str(port), "--kv-transfer-config", json.dumps(config)]
+    beside = os.path.join(os.path.dirname(sys.executable), "vllm")  # of the environment whose version is told
+    return [beside if os.path.exists(beside) else "vllm", "serve", model, "--port", str(port), "--kv-transfer-config", json.dumps(config)]
 
 
 def sglang(model, port, sock):
@@ -95,15 +96,21 @@ class Process:
                 self.process = subprocess.Popen(self.command, stdout=log, stderr=log, env=self.environment)
             except OSError as error:
                 raise Failed(f"{self.name} did not start: {error}") from error
+        try:
+            return self.wait()
+        except BaseException:
+            self.__exit__()
+            raise
+
+    def wait(self):
         until = time.monotonic() + self.patience
         while True:
             try:
                 fetch(self.ready)
                 return self
-            except (OSError, urllib.error.URLError):
+            except (OSError, http.client.HTTPException):
                 pass
             if self.process.poll() is not None or time.monotonic() > until:
-                self.__exit__()
                 with open(self.log, errors="replace") as log:
                     raise Failed(f"{self.name} did not answer; the end of its log: {log.read()[-2000:]}")
             time.sleep(0.2)
@@ -143,20 +150,20 @@ def go_on(port, model, text):
     return out, first
 
 
-def metric(http, name):
+def metric(url, name):
     """The sum of a metric's series whose names begin so."""
-    values = (line.rsplit(" ", 1)[1] for line in fetch(http + "/metrics").splitlines() if line.startswith(name))
+    values = (line.rsplit(" ", 1)[1] for line in fetch(url + "/metrics").splitlines() if line.startswith(name))
     return sum(float(v) for v in values)
 
 
-def stored(http):
-    """Waits until blocks are there, and for two seconds no more come."""
-    until, last, since = time.monotonic() + STORED, 0.0, time.monotonic()
+def stored(url, before):
+    """Waits until more blocks are there than before, and for two seconds no more come: how many."""
+    until, last, since = time.monotonic() + STORED, before, time.monotonic()
     while time.monotonic() < until:
-        if (now := metric(http, "skep_blocks ")) != last:
+        if (now := metric(url, "skep_blocks ")) != last:
             last, since = now, time.monotonic()
-        if last > 0 and time.monotonic() - since > 2:
-            return int(last)
+        if last > before and time.monotonic() - since > 2:
+            return int(last - before)
         time.sleep(0.2)
     raise Failed("the engine stored nothing")
 
@@ -164,10 +171,10 @@ def stored(http):
 def one(name, o, command):
     with tempfile.TemporaryDirectory(prefix="skep-gpu-engines-") as directory:
         sock, log = os.path.join(directory, "skep.sock"), os.path.join(directory, name + ".log")
-        port, http = free_port(), free_port()
+        port, web = free_port(), free_port()
         serve = [o.skep, "serve", "--dir", os.path.join(directory, "kv"), "--capacity", o.capacity, "--unix", sock]
-        serve += ["--listen", "none", "--resp", "none", "--http", f"127.0.0.1:{http}"]
-        url = f"http://127.0.0.1:{http}"
+        serve += ["--listen", "none", "--resp", "none", "--http", f"127.0.0.1:{web}"]
+        url = f"http://127.0.0.1:{web}"
         environment = {**os.environ, "PYTHONHASHSEED": "0", "SKEP_STORE_BLOCK_BYTES": o.block}
         argv = command(o.model, port, sock)
 
@@ -177,17 +184,18 @@ def one(name, o, command):
         with Process("skep", serve, os.path.join(directory, "skep.log"), url + "/metrics", 60, environment):
             with engine():
                 go_on(port, o.model, prompt(0, 64))
+                before = metric(url, "skep_blocks ")  # connectors note what their keys are
                 first, _ = go_on(port, o.model, prompt(1, o.tokens))
-                blocks = stored(url)
+                blocks = stored(url, before)
             with engine():
                 go_on(port, o.model, prompt(2, 64))
                 _, computed = go_on(port, o.model, prompt(3, o.tokens))
-                before = metric(url, 'skep_lookup_keys_total{result="hit"}')
+                before = metric(url, "skep_restored_bytes_total")
                 again, loaded = go_on(port, o.model, prompt(1, o.tokens))
-                hits = int(metric(url, 'skep_lookup_keys_total{result="hit"}') - before)
+                restored = int(metric(url, "skep_restored_bytes_total") - before)
         return {
             "same": first == again,
-            "hits": hits,
+            "restored": restored,
             "stored": blocks,
             "computed_s": round(computed, 4),
             "loaded_s": round(loaded, 4),
@@ -250,10 +258,10 @@ def main(argv=None):
             else:
                 row["gpu"], row["version"], row["skepkv"] = gpu(), version(name), version("skepkv")
             row.update(one(name, o, command), ran=True)
-            well = well and row["same"] and row["hits"] > 0
+            well = well and row["same"] and row["restored"] > 0
         except Missing as why:
             row["why"] = str(why)
-        except (Failed, OSError, ValueError, KeyError) as why:
+        except (Failed, OSError, ValueError, LookupError, http.client.HTTPException) as why:
             row.update(ran=True, why=str(why))
             well = False
         print(json.dumps(row), flush=True)

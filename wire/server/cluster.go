@@ -1,6 +1,7 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"time"
 
@@ -11,6 +12,7 @@ import (
 type clusterState struct {
 	text  []byte
 	epoch uint32
+	node  uint64        // which of its nodes the server is
 	over  chan struct{} // closed when there is a newer one
 }
 
@@ -18,11 +20,11 @@ type clusterState struct {
 // 100 ms after it is agreed on.
 const behindPatience = 250 * time.Millisecond
 
-// SetCluster gives the server of a node another map: requests by an older one are answered so from here on. A server
-// that was made without a map stays without.
+// SetCluster gives the server of a node another map, in which it is the node of that id (0: as before): requests by an
+// older one are answered so from here on. A server that was made without a map stays without.
 //
 // Errors: Invalid (the epoch is not above the one there is).
-func (s *Server) SetCluster(text []byte, epoch uint32) error {
+func (s *Server) SetCluster(text []byte, epoch uint32, node uint64) error {
 	for {
 		was := s.cluster.Load()
 		switch {
@@ -31,7 +33,7 @@ func (s *Server) SetCluster(text []byte, epoch uint32) error {
 		case epoch <= was.epoch:
 			return skep.Invalidf("set cluster", "epoch", epoch, was.epoch+1)
 		}
-		if s.cluster.CompareAndSwap(was, &clusterState{text, epoch, make(chan struct{})}) {
+		if s.cluster.CompareAndSwap(was, &clusterState{text, epoch, cmp.Or(node, was.node), make(chan struct{})}) {
 			close(was.over)
 			return nil
 		}
@@ -63,4 +65,12 @@ func (s *Server) byEpoch(ctx context.Context, op string, epoch uint32, inVain *u
 		return &skep.Error{Op: op, Kind: skep.Behind, Field: "epoch", Value: epoch, Limit: c.epoch}
 	}
 	return nil
+}
+
+// nodeID is which of the cluster's nodes the server is; 0: none.
+func (s *Server) nodeID() uint64 {
+	if c := s.cluster.Load(); c != nil {
+		return c.node
+	}
+	return s.opt.NodeID
 }

@@ -22,7 +22,7 @@ func TestARequestWaitsForTheMapThatItWasMadeBy(t *testing.T) {
 			go func() { done <- s.byEpoch(t.Context(), "get", 9, &inVain) }()
 			synctest.Wait()
 			require.Empty(t, done, "it waits")
-			require.NoError(t, s.SetCluster(nil, epoch))
+			require.NoError(t, s.SetCluster(nil, epoch, 0))
 			synctest.Wait()
 			if epoch == 9 {
 				require.NoError(t, <-done)

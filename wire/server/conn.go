@@ -224,7 +224,7 @@ func (x *serverConn) greet() error {
 			Server: x.s.id, MaxBody: uint32(lim.Body), MaxPayload: uint32(lim.Payload), MaxKeys: uint32(lim.Keys),
 			MaxCalls: uint32(lim.Calls), MaxWindow: uint64(lim.Window), Tenant: x.who.Tenant, Rights: uint8(x.who.Rights),
 			Name: x.s.opt.Name, Node: x.s.opt.Node, Cluster: x.s.opt.Cluster,
-			NodeID: x.s.opt.NodeID}, nil)
+			NodeID: x.s.nodeID()}, nil)
 }
 
 // refuse answers the Hello with an error and ends the connection.

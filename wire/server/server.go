@@ -93,7 +93,7 @@ func New(store skep.Store, o Options) (*Server, error) {
 	s.leases.m = map[skep.LeaseID]leaseEntry{}
 	s.spaces.store = store
 	if o.ClusterMap != nil {
-		s.cluster.Store(&clusterState{o.ClusterMap, max(o.Epoch, 1), make(chan struct{})})
+		s.cluster.Store(&clusterState{o.ClusterMap, max(o.Epoch, 1), o.NodeID, make(chan struct{})})
 	}
 	if _, err := rand.Read(s.id[:]); err != nil {
 		return nil, err

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"sync/atomic"
+	"time"
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/wire/frames"
@@ -29,7 +30,8 @@ func (n Node) String() string {
 // Meant is the node that a client's calls are for. The zero value is of a client that takes whoever answers.
 type Meant struct {
 	to      atomic.Pointer[meant]
-	another atomic.Bool // answered last
+	another atomic.Bool  // answered last
+	dialled atomic.Int64 // when Redial said so last
 }
 
 type meant struct {
@@ -63,6 +65,9 @@ func (n Node) is(hi *frames.Welcome) bool {
 func (m *Meant) Check(t frames.Type, hi *frames.Welcome) error {
 	to := m.to.Load()
 	if to == nil || to.is(hi) {
+		if m.another.Load() {
+			m.another.Store(false)
+		}
 		return nil
 	}
 	switch t {
@@ -73,4 +78,10 @@ func (m *Meant) Check(t frames.Type, hi *frames.Welcome) error {
 	to.refused()
 	return &link.Unsent{Err: &skep.Error{Op: t.String(), Kind: skep.Unavailable, Field: "server",
 		Value: Node{hi.Cluster, hi.NodeID, hi.Node}.String(), Limit: to.String(), Err: ErrAnother}}
+}
+
+// Redial says, once a second at most, that who is refused is to be dialled anew: the address may lead elsewhere by now.
+func (m *Meant) Redial() bool {
+	now, was := skep.Steady().UnixNano(), m.dialled.Load()
+	return now-was >= int64(time.Second) && m.dialled.CompareAndSwap(was, now)
 }

@@ -239,8 +239,9 @@ func (r *rebuilder) takeName(e segment.Entry) {
 		have, ok := r.namespaces[n.Info.ID]
 		r.topSpace = max(r.topSpace, n.Info.ID)
 		if n.Deleted {
-			r.ended[n.Info.ID] = max(r.ended[n.Info.ID], n.Instance)
-			r.endings[n.Info.ID] = n
+			if n.Instance >= r.ended[n.Info.ID] {
+				r.ended[n.Info.ID], r.endings[n.Info.ID] = n.Instance, n
+			}
 		} else if !ok || n.Instance > have.Instance || n.Instance == have.Instance && n.Seq > have.Seq {
 			r.namespaces[n.Info.ID] = n
 		}

@@ -24,7 +24,10 @@ func (r *rebuilder) settleNames() error {
 	for id, ns := range r.namespaces { // a name is used again only once what had it is deleted
 		name := [2]string{ns.Info.Tenant, ns.Info.Name}
 		if older := min(id, named[name]); older != 0 {
-			r.ended[older] = max(r.ended[older], r.namespaces[older].Instance)
+			if was := r.namespaces[older]; was.Instance >= r.ended[older] {
+				was.Deleted = true
+				r.ended[older], r.endings[older] = was.Instance, was
+			}
 		}
 		named[name] = max(id, named[name])
 	}

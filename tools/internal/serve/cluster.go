@@ -72,7 +72,11 @@ func (s *server) replaceMap(next *Config) {
 		text, err = m.Encode()
 	}
 	if err == nil {
-		err = s.wire.SetCluster(text, m.Epoch)
+		id := uint64(0)
+		if n, err := m.Node(s.node); err == nil {
+			id = n.ID // another one where it was taken out and added again
+		}
+		err = s.wire.SetCluster(text, m.Epoch, id)
 	}
 	if err != nil {
 		s.log.Error("map of the cluster not reloaded: the one in use stays", "error", err)

@@ -176,7 +176,7 @@ func (s *server) agreed(m *clustermap.Map) {
 	}
 	text, err := m.Public().Encode()
 	if err == nil {
-		err = s.wire.SetCluster(text, m.Epoch)
+		err = s.wire.SetCluster(text, m.Epoch, 0)
 	}
 	if err != nil {
 		o.log.Error("a map that is agreed on is not taken: the one in use stays", "epoch", m.Epoch, "error", err)

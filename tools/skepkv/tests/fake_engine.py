@@ -1,7 +1,8 @@
 """Stands in an engine's place: it goes on with a prompt by its checksum, which it "computes" where no block of skep's
-says it. With wrong it goes on differently each time; with forgetful it stores nothing.
+says it. With wrong it goes on differently each time that it loads; with forgetful it stores nothing; with computing it
+stores all and loads nothing.
 
-    fake_engine.py PORT SOCKET [wrong|forgetful]
+    fake_engine.py PORT SOCKET [wrong|forgetful|computing]
 """
 
 import hashlib
@@ -19,9 +20,13 @@ space = skepkv.connect("unix:" + sock).namespace("fake-engine")
 def answer(prompt):
     text = hashlib.sha256(prompt.encode()).hexdigest()
     key = skepkv.key(text.encode())
-    if how != ["forgetful"] and not space.lookup([key]).blocks:
+    have = bytearray(len(text))
+    if how == ["forgetful"]:
+        return text
+    if how == ["computing"] or not space.restore([key], [have]):
         space.put([key], [text.encode()])
-    return os.urandom(8).hex() if how == ["wrong"] else text
+        return text
+    return os.urandom(8).hex() if how == ["wrong"] else have.decode()
 
 
 class Handler(http.server.BaseHTTPRequestHandler):

@@ -17,17 +17,17 @@ sys.path.insert(0, os.path.join(HERE, ".."))
 import gpu_engines  # noqa: E402
 
 
-def run(*args, path=None):
-    environment = {**os.environ, "SKEP_BINARY": binary(), "PYTHONDONTWRITEBYTECODE": "1"}
+def run(*args, path=None, **environment):
+    environment = {**os.environ, "SKEP_BINARY": binary(), "PYTHONDONTWRITEBYTECODE": "1", **environment}
     if path is not None:
         environment["PATH"] = path
     done = subprocess.run([sys.executable, SCRIPT, *args], capture_output=True, text=True, env=environment)
     return done.returncode, [json.loads(line) for line in done.stdout.splitlines()], done.stderr
 
 
-def fake(how=""):
+def fake(how="", **environment):
     command = f"vllm={sys.executable} {os.path.join(HERE, 'fake_engine.py')} {{port}} {{sock}} {how}"
-    return run("vllm", "--capacity", "64MiB", "--block", "64KiB", "--tokens", "1000", "--command", command)
+    return run("vllm", "--capacity", "64MiB", "--block", "64KiB", "--tokens", "1000", "--command", command, **environment)
 
 
 class Engines(unittest.TestCase):
@@ -35,12 +35,20 @@ class Engines(unittest.TestCase):
         code, (row,), _ = fake()
         self.assertEqual(code, 0, row)
         self.assertTrue(row["ran"] and row["same"], row)
-        self.assertEqual((row["hits"], row["stored"]), (1, 2), row)
+        self.assertEqual((row["restored"], row["stored"]), (64, 1), row)
         self.assertIn("fake_engine.py", row["command"])
 
     def test_one_that_writes_something_else(self):
         code, (row,), _ = fake("wrong")
         self.assertEqual((code, row["same"]), (1, False), row)
+
+    def test_one_that_stores_and_loads_nothing(self):
+        code, (row,), _ = fake("computing")
+        self.assertEqual((code, row["same"], row["restored"]), (1, True, 0), row)
+
+    def test_one_that_stores_nothing(self):
+        code, (row,), _ = fake("forgetful", SKEP_GPU_ENGINES_STORED="1")
+        self.assertEqual((code, row["why"]), (1, "the engine stored nothing"), row)
 
     def test_one_that_does_not_answer(self):
         code, (row,), _ = run("vllm", "--command", "vllm=false", "--capacity", "64MiB")

@@ -2,12 +2,15 @@
 
 import os
 import selectors
+import threading
 import unittest
 from unittest import mock
 
 import skepkv
 from serving import Server, cut, eventually, laid, shut
-from skepkv._library import library
+from skepkv import _store
+from skepkv._library import Held, library
+from skepkv._queue import _Call
 from test_store import MISSING, block, key
 
 
@@ -73,8 +76,29 @@ class Queues(unittest.TestCase):
         self.assertEqual(whole, data[0])
         with self.assertRaisesRegex(ValueError, "block 0 has no pieces"):
             self.queue.restore(self.space, keys[:1], [()])
+        whole, nothing = bytearray(n), [bytearray(0)]
+        full, none = self.wait(
+            self.queue.restore(self.space, keys[:1], [[whole, *nothing]]),
+            self.queue.restore(self.space, keys[:1], [[bytearray(1)]]),
+        )
+        self.assertEqual((full.results, whole, none.results), (b"\0", data[0], b"\x11"))
         with self.assertRaises(skepkv.Invalid):
-            self.queue.restore(self.space, keys[:1], [[bytearray(1), bytearray(0)]])
+            self.queue.restore(self.space, keys[:1], [nothing])
+
+    def test_buffers_are_held_until_closing_the_store_has_ended(self):
+        queue, held = self.store.queue(), Held([bytearray(4)], True)
+        queue._calls[1] = _Call(self.space, 1, held)
+        number, self.store._number = self.store._number, 0  # another thread is closing it
+        ending = threading.Thread(target=queue.close)
+        ending.start()
+        self.store._unsure = skepkv.NotReleased(18, "a drive may write yet")
+        self.store._over.set()
+        ending.join()
+        self.assertIn(held, _store._kept)
+        _store._kept.remove(held)
+        held.release()
+        self.store._number, self.store._unsure = number, None
+        self.store._over.clear()
 
     def test_a_chain_in_pieces_goes_on_behind_what_is_not_asked_for(self):
         chain, keys = self.store.namespace("chain", chained=True), [key(i) for i in range(3)]

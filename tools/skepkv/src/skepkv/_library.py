@@ -351,6 +351,12 @@ def held_of(blocks: Any, writable: bool) -> "Held":
     return blocks if isinstance(blocks, Held) else Held(blocks, writable)
 
 
+def _filled(pieces: Sequence[Any]) -> Sequence[Any]:
+    """A block's pieces without those of no bytes, but for one."""
+    empty = [len(p) == 0 if isinstance(p, (bytes, bytearray)) else getattr(p, "nbytes", 1) == 0 for p in pieces]
+    return [p for p, no in zip(pieces, empty) if not no] or pieces[:1]
+
+
 class Held:
     """Memory of Python objects, where the library can use it, until it is released. Of blocks in pieces addresses and
     lengths are those of all pieces, and pieces says how many each block has."""
@@ -360,7 +366,7 @@ class Held:
         self.pieces: Any = None
         flat, of = objects, range(len(objects))
         if in_pieces(objects):
-            each = [o if isinstance(o, (list, tuple)) else () if o is None else (o,) for o in objects]
+            each = [_filled(o) if isinstance(o, (list, tuple)) else () if o is None else (o,) for o in objects]
             for i, o in enumerate(each):
                 if not o and objects[i] is not None:
                     raise ValueError(f"block {i} has no pieces")

@@ -72,8 +72,8 @@ class Registered:
     def free(self, timeout: float | None = None) -> None:
         """Has the server unmap it, once no call uses it. An error says that it may be written to yet."""
         if self._held.count and self._held._views:
-            if self._store._unsure is not None and not library().forked():
-                raise self._store._unsure
+            if not library().forked() and (unsure := self._store._in_use()) is not None:
+                raise unsure
             if self._store._number and not library().forked():
                 library().call("mem_unregister", self._store._number, self._held.addresses[0], _ms(timeout))
             self._held.release()

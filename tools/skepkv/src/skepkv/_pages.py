@@ -179,7 +179,7 @@ class _Stage:
             return
         end = self.address + self.bytes
         for held in list(store._kept):
-            if held.count and self.address <= held.addresses[0] < end:
+            if any(a is not None and self.address <= a < end for a in held.addresses):
                 store._kept.remove(held)
                 held.release()
         self.free()
@@ -372,8 +372,8 @@ class Client:
                 if lent and region is not None:
                     into = [region.at(address - region.address, n) for ((address, n),) in pages]
                     return space.restore(names, into, timeout=left(until)).landed
-            if _scattered(pages, gate):
-                before = prefix if where.chained else ()
+            before = prefix if where.chained else ()
+            if _scattered(pages, gate) and len(before) + len(pages) <= MOST:
                 into = Placed([*((),) * len(before), *pages])
                 return space.restore([*before, *names], into, timeout=left(until)).landed[len(before) :]
             for at, to, total, offsets in _pieces_of(pages):
@@ -469,6 +469,9 @@ def left(until: float) -> float:
     if seconds <= 0:
         raise SkepError(errors.DEADLINE, "the call's time is over")
     return seconds
+
+
+MOST = 65536  # blocks of one call in pieces
 
 
 def _scattered(pages: Sequence[Page], gate: ContextManager[Any]) -> bool:

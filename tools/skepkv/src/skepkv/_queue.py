@@ -200,16 +200,16 @@ class Queue:
             return
         calls, self._calls = self._calls, {}
         held = [call.held for call in calls.values() if call.held is not None]
-        if not self._store._number:  # closing the store has ended it
-            if self._store._unsure is not None:
-                _store._kept.extend(held)
-                return
-        else:
+        if self._store._number:
             try:
                 library().call("queue_close", number, _ms(timeout))
             except errors.SkepError:
-                self._store._kept.extend(held)
-                raise
+                if self._store._number:
+                    self._store._kept.extend(held)
+                    raise
+        if not self._store._number and self._store._in_use() is not None:  # closing the store has ended it
+            _store._kept.extend(held)
+            return
         for h in held:
             h.release()
 
@@ -234,6 +234,8 @@ def waited(store: Store, submit: Callable[[Queue], "int | None"]) -> Done:
         except (OSError, errors.SkepError) as e:
             if not store._number:
                 raise errors.SkepError(errors.CLOSED, "the store") from e
+            if isinstance(e, OSError):
+                raise errors.SkepError(errors.OTHER, f"a descriptor for the call: {e}") from e
             raise
         finally:
             if fd >= 0:

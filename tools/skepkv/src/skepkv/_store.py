@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes as c
 import json
+import threading
 import time
 from typing import TYPE_CHECKING, Any, Callable, Iterator, Mapping, NamedTuple, Sequence, TypeVar
 
@@ -454,6 +455,7 @@ class Store:
     def __init__(self, spec: dict[str, Any]) -> None:
         self._number = 0
         self._kept: list[Held] = []  # memory that a drive may use until the store is closed
+        self._over = threading.Event()  # closing it has ended
         self._unsure: errors.NotReleased | None = None  # the store is closed, and drives may use its memory yet
         self._ended: list[Callable[[errors.SkepError | None], None]] = []  # are told that it was closed, or why not
         number = c.c_uint64()
@@ -517,6 +519,12 @@ class Store:
             return str(e)
         return None
 
+    def _in_use(self) -> errors.NotReleased | None:
+        """Of a store that is closed, once that has ended: why drives may use its memory yet."""
+        if not self._number:
+            self._over.wait()
+        return self._unsure
+
     def flush(self, timeout: float | None = None) -> None:
         """Waits until what was accepted before (Space.put) is on the drives, or declined: then it is a miss."""
         library().call("flush", self._number, _ms(timeout))
@@ -557,6 +565,7 @@ class Store:
                 why = e
                 raise
             finally:
+                self._over.set()
                 for tell in self._ended:
                     tell(why)
             for held in self._kept:

@@ -62,6 +62,8 @@ class Writer:
     def write(self, part: str, offset: int, data: Any, timeout: float | None = None) -> None:
         """Copies data, a C-contiguous buffer, to offset bytes behind the part's begin. Ranges come in any order and do
         not overlap. Invalid: no such part, or not of its bytes."""
+        if isinstance(data, (list, tuple)):
+            raise TypeError("data is a list, must be one buffer: write the pieces one by one")
         held = Held([data], False)
         try:
             address, n = held.addresses[0], held.lengths[0]

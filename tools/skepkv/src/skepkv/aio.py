@@ -20,6 +20,7 @@ buffers until then; the call's timeout bounds this. Calls under way when the sto
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import concurrent.futures
 import functools
 import os
@@ -361,7 +362,9 @@ class Writer:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await self._threads.run(self._writer.__exit__)
+        if self._writer._number:
+            with contextlib.suppress(SkepError):  # it is dropped when its life is over
+                await self._threads.run(self._writer.abort)
 
 
 class Space:
@@ -429,9 +432,16 @@ class Space:
     async def begin(
         self, key: bytes, parts: Mapping[str, int], *args: Any, timeout: float | None = None, **how: Any
     ) -> "Writer":
-        threads = self._calls.threads
-        writer = await threads.within(timeout, lambda t: self._space.begin(key, parts, *args, timeout=t, **how))
-        return Writer(threads, writer)
+        threads, made = self._calls.threads, []
+        try:
+            await threads.within(
+                timeout, lambda t: made.append(self._space.begin(key, parts, *args, timeout=t, **how))
+            )
+        except asyncio.CancelledError:
+            for writer in made:
+                await Writer(threads, writer).__aexit__()
+            raise
+        return Writer(threads, made[0])
 
     async def restore_paged(
         self, keys: Any, cache: Paged, slots: Sequence[int], *args: Any, timeout: float | None = None, **how: Any
