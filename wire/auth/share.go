@@ -60,6 +60,15 @@ func (h *Held) Give(n int64) {
 	h.n.Add(-n)
 }
 
+// Left is how much more Take would give now.
+func (h *Held) Left() int64 {
+	free := h.pool.Limit - h.pool.used.Load()
+	if h.shares() { // n more are given as long as mine+n <= greed*(free-n)
+		free = (greed*free - h.n.Load()) / (greed + 1)
+	}
+	return max(free, 0)
+}
+
 // Most is what the tenant can get when nobody else has any.
 func (h *Held) Most() int64 {
 	if h.shares() {

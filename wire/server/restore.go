@@ -110,9 +110,9 @@ func (r *request) beginSession() (_ *serverSession, err error) {
 	for i := range req.Chains {
 		s.costed = append(s.costed, req.Chains[i].Compute != nil)
 	}
-	// The fuller the server, the smaller the windows, so that many get one.
+	// The less there is left, the smaller the windows, so that many get one.
 	window := min(max(int64(min(m.Window, 1<<40)), frames.LeastWindow), x.s.opt.Limits.Window)
-	window = min(window, max(frames.LeastWindow, (x.s.memory.Limit-x.s.memory.Used())/4))
+	window = min(window, max(frames.LeastWindow, x.memory.Left()/4))
 	if streams {
 		req.Window, req.Sums = window, x.features&frames.FeatureXXH3 != 0
 		if err := x.charge("restore", "the body, its lists and a window", r.charged, window); err != nil {
