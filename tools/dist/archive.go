@@ -96,7 +96,12 @@ func writeArchive(out, top string, entries []entry, at time.Time) (name string, 
 		entries[i].name = path.Join(top, entries[i].name)
 	}
 	name = top + ".tar.gz"
-	return name, create(out, name, func(w io.Writer) error {
+	return name, writeCompressed(out, name, entries, at)
+}
+
+// writeCompressed writes a compressed archive.
+func writeCompressed(out, name string, entries []entry, at time.Time) error {
+	return create(out, name, func(w io.Writer) error {
 		z, err := gzip.NewWriterLevel(w, gzip.BestCompression)
 		if err != nil {
 			return err
@@ -128,6 +133,10 @@ func archives(b *built, out string) (names []string, err error) {
 	if err != nil {
 		return nil, err
 	}
+	kubernetes, err := b.manifests()
+	if err != nil {
+		return nil, err
+	}
 	for arch, bin := range sorted(b.bin) {
 		top := fmt.Sprintf("skep_%s_linux_%s", b.version, arch)
 		entries := []entry{
@@ -144,6 +153,7 @@ func archives(b *built, out string) (names []string, err error) {
 		for name, from := range sorted(manual) {
 			entries = append(entries, entry{name: name, from: from})
 		}
+		entries = append(entries, kubernetes...)
 		for i := range entries {
 			entries[i].mode = 0o644
 		}

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"compress/gzip"
 	"io"
 	"os"
 	"os/exec"
@@ -12,6 +13,7 @@ import (
 
 	"dario.cat/mergo"
 	"github.com/Masterminds/sprig/v3"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"go.yaml.in/yaml/v3"
 )
@@ -297,4 +299,41 @@ func settingsOf(t *testing.T, files map[string]string) (out map[string]any) {
 		require.NoError(t, yaml.Unmarshal([]byte(data["skep.yaml"].(string)), &out))
 	}
 	return out
+}
+
+// What is handed out starts the image that is handed out with it: the chart's versions are the commit's, and so is the
+// manifests' image. The rest of the chart is the tree's.
+func TestWhatIsHandedOutStartsItsImage(t *testing.T) {
+	t.Parallel()
+	out, _ := all(t, programsOf(t))
+	const version = "0.0.0-20260101000000-0123456789ab"
+	unpacked := func(name string) string {
+		f, err := os.Open(filepath.Join(out, name))
+		require.NoError(t, err)
+		defer f.Close()
+		z, err := gzip.NewReader(f)
+		require.NoError(t, err)
+		dir := t.TempDir()
+		untar(t, z, dir)
+		return dir
+	}
+	dir := filepath.Join(unpacked("skep-"+version+".tgz"), "skep")
+	files, err := tree(chart)
+	require.NoError(t, err)
+	for _, f := range files {
+		if f.directory() || f.name == "Chart.yaml" {
+			continue
+		}
+		assert.Equal(t, read(t, filepath.Join(chart, f.name)), read(t, filepath.Join(dir, f.name)))
+	}
+	text := read(t, filepath.Join(dir, "Chart.yaml"))
+	assert.Contains(t, text, "\nversion: "+version+"\nappVersion: "+version+"\n")
+	assert.Equal(t, strings.Count(read(t, filepath.Join(chart, "Chart.yaml")), "\n"), strings.Count(text, "\n"))
+
+	dir = unpacked("skep_" + version + "_linux_arm64.tar.gz")
+	for _, name := range []string{"skep.yaml", "cluster.yaml", "daemonset.yaml"} {
+		text := read(t, filepath.Join(dir, "skep_"+version+"_linux_arm64", "examples/kubernetes", name))
+		assert.Contains(t, text, "image: skep:"+version+" ")
+		assert.NotContains(t, text, "skep:latest")
+	}
 }

@@ -57,7 +57,7 @@ func programsOf(t *testing.T) *built {
 func all(t *testing.T, b *built) (dir string, names []string) {
 	t.Helper()
 	dir = t.TempDir()
-	for _, f := range []func(*built, string) ([]string, error){archives, debs(t.Logf), image} {
+	for _, f := range []func(*built, string) ([]string, error){archives, debs(t.Logf), image, charts} {
 		n, err := f(b, dir)
 		require.NoError(t, err)
 		names = append(names, n...)
@@ -72,7 +72,7 @@ func TestTheSameProgramsGiveTheSameBytes(t *testing.T) {
 	first, names := all(t, programsOf(t))
 	want := read(t, filepath.Join(first, sums))
 	require.Len(t, strings.Split(strings.TrimSpace(want), "\n"), len(names))
-	require.Len(t, names, 5, "two archives, two packages, an image")
+	require.Len(t, names, 6, "two archives, two packages, an image, a chart")
 	for range 5 {
 		again, _ := all(t, programsOf(t))
 		require.Equal(t, want, read(t, filepath.Join(again, sums)))

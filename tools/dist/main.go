@@ -1,4 +1,5 @@
-// Command dist makes what is handed out: archives, Debian packages and an image of containers, with checksums.
+// Command dist makes what is handed out: archives, Debian packages, an image of containers and a chart for Helm, with
+// checksums.
 //
 //	go run -C tools/dist . -o ../../dist            all of it, for linux/amd64 and linux/arm64
 //	go run -C tools/dist . -o ../../dist -kind image the image alone
@@ -24,10 +25,11 @@ const (
 	kindArchive = "archive"
 	kindDeb     = "deb"
 	kindImage   = "image"
+	kindChart   = "chart"
 )
 
 var (
-	kinds  = []string{kindArchive, kindDeb, kindImage}
+	kinds  = []string{kindArchive, kindDeb, kindImage, kindChart}
 	arches = []string{"amd64", "arm64"}
 )
 
@@ -104,7 +106,7 @@ func (w *want) make(src source, tmp string) (written []string, err error) {
 	for _, step := range []struct {
 		kind string
 		make func(*built, string) ([]string, error)
-	}{{kindArchive, archives}, {kindDeb, debs(w.say)}, {kindImage, image}} {
+	}{{kindArchive, archives}, {kindDeb, debs(w.say)}, {kindImage, image}, {kindChart, charts}} {
 		if !slices.Contains(w.kinds, step.kind) {
 			continue
 		}
