@@ -29,7 +29,9 @@ func charts(b *built, out string) ([]string, error) {
 	}
 	for i := range entries {
 		if e := &entries[i]; e.name == "Chart.yaml" {
-			if e.text, err = b.instead(e.from, chartVersion, "\nversion: "+b.version+"\n", chartAppVersion, "\nappVersion: "+tag(b.version)+"\n"); err != nil {
+			e.text, err = b.instead(e.from, chartVersion, "\nversion: "+b.version+"\n",
+				chartAppVersion, "\nappVersion: "+tag(b.version)+"\n")
+			if err != nil {
 				return nil, err
 			}
 			e.from = ""
