@@ -129,6 +129,7 @@ func TestConsole(t *testing.T) {
 	var n int
 	require.NoError(t, chromedp.Run(ctx, chromedp.Evaluate(`document.querySelectorAll('#devices .device').length`, &n)))
 	assert.Equal(t, 4, n)
+	says("t-blocks-sub", "cap 537 MB, room ")
 	says("t-write", "MB/s")
 	says("lookups", "not found")
 	says("namespaces", "resp/0/data")

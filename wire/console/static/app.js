@@ -116,7 +116,8 @@ function drawStats(st) {
   $('t-hit').textContent = share(st.lookup_hits, st.lookup_keys);
   $('t-hit-sub').textContent = `${count(st.lookup_keys)} keys asked for`;
   $('t-blocks').textContent = bytes(st.block_bytes);
-  $('t-blocks-sub').textContent = `${count(st.blocks)} blocks, ${count(st.evicted)} evicted`;
+  const limits = [['cap', st.capacity_bytes], ['room', st.room_bytes]].filter(([, n]) => n > 0).map(([what, n]) => `, ${what} ${bytes(n)}`);
+  $('t-blocks-sub').textContent = `${count(st.blocks)} blocks, ${count(st.evicted)} evicted${limits.join('')}`;
   $('t-free').textContent = count(st.free_groups);
   $('t-free-sub').textContent = `${count(st.groups)} in use`;
   $('t-leases').textContent = count(st.leases);
