@@ -8,7 +8,7 @@
 // neither doubles its memory nor makes the garbage collector look at it. A slot is 56 bytes and a bucket 4, at 1.75
 // blocks a bucket: 58.3 bytes a block, and at most 60 with everything counted, at 2 million blocks (TestBytesPerBlock).
 // It is counted in pages of 2 MiB, so a smaller one has more a block. The exact orders of lru and s3fifo take 12 bytes
-// a slot more.
+// a slot more, and a ghost of s3fifo's 80.
 //
 // # Words
 //

@@ -31,11 +31,15 @@ func newOrder(x *Index) (order, error) {
 }
 
 // BytesPerBlock is what an index with a policy takes for a block at most, growth included, from some 2 million blocks on:
-// Stats.Bytes over Stats.Blocks. The exact orders of lru and s3fifo link all blocks.
+// Stats.Bytes over Stats.Blocks. The exact orders of lru and s3fifo link all blocks; of s3fifo there can be a ghost for
+// each.
 func BytesPerBlock(policy string) int64 {
-	const slotAndBucket = 64
-	if policy == "lru" || policy == "s3fifo" {
-		return slotAndBucket + int64(unsafe.Sizeof(node{}))
+	const slotAndBucket, link = 64, int64(unsafe.Sizeof(node{}))
+	switch policy {
+	case "lru":
+		return slotAndBucket + link
+	case "s3fifo":
+		return slotAndBucket + link + ghostBytes
 	}
 	return slotAndBucket
 }
@@ -145,7 +149,13 @@ type s3fifo struct {
 	ghost map[fp96]uint32 // by fingerprint: its number in ring
 	ring  []fp96          // oldest first
 	first uint32          // number of ring[0]
+	most  int             // ghosts there ever were at once: a map keeps what it grew to
 }
+
+// ghostBytes is what a ghost takes on the heap at most: in the map just after it has grown, and in the ring.
+const ghostBytes = 80
+
+func (s *s3fifo) bytes() int64 { return s.queues.bytes() + int64(s.most)*ghostBytes }
 
 const (
 	small, main = 0, 1
@@ -187,6 +197,7 @@ func (s *s3fifo) remember(fp fp96) {
 		s.ring = s.ring[1:]
 		s.first++
 	}
+	s.most = max(s.most, len(s.ring))
 }
 
 func (s *s3fifo) next() ID {
