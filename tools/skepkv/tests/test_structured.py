@@ -196,8 +196,10 @@ class Awaited(unittest.IsolatedAsyncioTestCase):
             cache = skepkv.Paged(planes[:1], planes[1:], page_tokens=4)
             self.assertEqual(await space.restore_paged([key(0)], cache, range(4), timeout=60), 1)
             self.assertEqual(planes[0] + planes[1], block(1, shape.bytes))
-            writer = await space.begin(key(1), {"kv": shape.bytes}, key(0), 1)
-            await writer.abort()
+            for version in (library().version, 9):
+                with mock.patch.object(library(), "version", version):
+                    writer = await space.begin(key(1), {"kv": shape.bytes}, key(0), 1, life=60, timeout=60)
+                await writer.abort()
 
 
 if __name__ == "__main__":

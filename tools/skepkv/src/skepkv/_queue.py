@@ -15,6 +15,7 @@ from ._store import Lease, Space, Store, _hints
 
 _LOOKUP, _LOOKUP_EACH, _EXISTS, _WANT, _LOAD, _SAVE, _ACCEPTED = range(1, 8)
 _DELETE, _HINT, _RENEW, _RELEASE, _FLUSH = range(8, 13)
+_BEGIN = 14
 
 
 class Done(NamedTuple):
@@ -122,6 +123,12 @@ class Queue:
         names, number = space._pair(keys, into), lease.number if lease is not None else 0
         return self._submit(_LOAD, space, names, timeout, held=held_of(into, True), number=number, part=part)
 
+    def _begin(
+        self, space: Space, key: bytes, parts: Any, parent: bytes | None, depth: int, life: float | None, timeout: Any
+    ) -> int | None:
+        """Space.begin, of an array of parts; the lease of what is done has the writer's number."""
+        return self._submit(_BEGIN, space, key, timeout, lease=life, parent=parent, depth=depth, parts=parts)
+
     def _submit(
         self,
         what: int,
@@ -135,6 +142,7 @@ class Queue:
         number: int = 0,
         future: Hints | None = None,
         part: str = "kv",
+        parts: Any = None,
     ) -> int | None:
         names = joined(keys)
         call, taken = _Call(space, len(names) // KEY, held), c.c_uint32()
@@ -151,6 +159,8 @@ class Queue:
             op.lease_ms = _ms(lease) if lease is not None else 0 if what == _RENEW else -1
             if future is not None:
                 op.future = c.pointer(future)
+            if parts is not None:
+                op.n, op.parts = len(parts), c.cast(parts, c.c_void_p)
             if part != "kv":
                 self._takes(f"part {part!r}")
                 op.part = named(part)

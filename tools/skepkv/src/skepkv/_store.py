@@ -305,17 +305,20 @@ class Space:
     ) -> Writer:
         """Begins a block of parts: 1 to 16 names, "kv" the usual one, with bytes of each. It is
         found when it is committed with all of them written, behind parent as of put. Who does not commit it within life
-        seconds (None: a minute) has it dropped. timeout is of the namespace's opening."""
+        seconds (None: a minute) has it dropped. With a library before version 10 timeout is of the namespace's opening
+        alone."""
         names = self._pair(key, [None])
         if parent is not None and len(parent) != KEY:
             raise ValueError(f"parent has {len(parent)} bytes, must be {KEY}")
-        number, n = c.c_uint64(), len(parts)
-        listed = array(PartStruct, n)(*((named(name), size) for name, size in parts.items()))
+        listed, number = array(PartStruct, len(parts))(*((named(n), size) for n, size in parts.items())), c.c_uint64()
+        if library().version >= PIECES:
+            done = self._queued(timeout, lambda q, t: q._begin(self, names, listed, parent, depth, life, t))
+            return Writer(self._store, done.lease.number)
         within = _ms(life)
         self._scoped(
             timeout,
             lambda sc, _: library().call(
-                "begin", self._store._number, sc, parent, depth, names, listed, n, within, c.byref(number)
+                "begin", self._store._number, sc, parent, depth, names, listed, len(parts), within, c.byref(number)
             ),
         )
         return Writer(self._store, number.value)
