@@ -152,9 +152,9 @@ def dial(address, tls, until):
 
 class Client:
     """One connection. address is "host:port" or "unix:path", or several with commas between them (a path has none), of
-    which the first that answers is taken; tls an ssl.SSLContext. timeout is in seconds: of connecting to any of them, and later of each
-    wait for the server. Where none answers, the last one's OSError or Broken is raised. A server that refuses has
-    answered: its Error is raised."""
+    which the first that answers is taken; tls an ssl.SSLContext. timeout is in seconds: of connecting to any of them,
+    and later of each wait for the server. Where none answers, the last one's OSError or Broken is raised. A server that
+    refuses has answered: its Error is raised."""
 
     def __init__(self, address, token="", tls=None, timeout=10.0, features=7, name="python"):
         self.timeout, self.calls, self.sessions, self.process = timeout, 0, {}, os.getpid()
