@@ -10,7 +10,7 @@ import select
 from typing import Any, Callable, NamedTuple, Sequence
 
 from . import _store, errors
-from ._library import KEY, PIECES, DoneStruct, Held, Hints, OpStruct, _ms, array, held_of, joined, library, named
+from ._library import KEY, LAYERS, PIECES, DoneStruct, Held, Hints, OpStruct, _ms, array, held_of, joined, library, named
 from ._store import Lease, Space, Store, _hints
 
 _LOOKUP, _LOOKUP_EACH, _EXISTS, _WANT, _LOAD, _SAVE, _ACCEPTED = range(1, 8)
@@ -33,6 +33,16 @@ class Done(NamedTuple):
     lease: Lease
     tokens: int = 0
     bytes: int = 0
+
+
+def layers_of(layers: tuple[int, int] | None) -> tuple[int, int]:
+    """Layers of a restore, as the library has them; 0 and 0: all."""
+    if layers is None:
+        return 0, 0
+    first, last = layers
+    if not 0 <= first < last < 1 << 32:
+        raise ValueError(f"layers are {first} to {last}, must be one or more, from 0 on")
+    return first, last
 
 
 class _Call:
@@ -119,9 +129,11 @@ class Queue:
         lease: Lease | None = None,
         timeout: float | None = None,
         part: str = "kv",
+        layers: tuple[int, int] | None = None,
     ) -> int | None:
-        names, number = space._pair(keys, into), lease.number if lease is not None else 0
-        return self._submit(_LOAD, space, names, timeout, held=held_of(into, True), number=number, part=part)
+        names, number, some = space._pair(keys, into), lease.number if lease is not None else 0, layers_of(layers)
+        held = held_of(into, True)
+        return self._submit(_LOAD, space, names, timeout, held=held, number=number, part=part, layers=some)
 
     def _begin(
         self, space: Space, key: bytes, parts: Any, parent: bytes | None, depth: int, life: float | None, timeout: Any
@@ -143,6 +155,7 @@ class Queue:
         future: Hints | None = None,
         part: str = "kv",
         parts: Any = None,
+        layers: tuple[int, int] = (0, 0),
     ) -> int | None:
         names = joined(keys)
         call, taken = _Call(space, len(names) // KEY, held), c.c_uint32()
@@ -161,6 +174,9 @@ class Queue:
                 op.future = c.pointer(future)
             if parts is not None:
                 op.n, op.parts = len(parts), c.cast(parts, c.c_void_p)
+            if layers != (0, 0):
+                self._takes("layers", LAYERS)
+                op.from_, op.to = layers
             if part != "kv":
                 self._takes(f"part {part!r}")
                 op.part = named(part)
@@ -178,9 +194,9 @@ class Queue:
                     held.release()
         return tag if taken.value else None
 
-    def _takes(self, what: str) -> None:
-        if library().version < PIECES:
-            why = f"{what}: the library has version {library().version}, {PIECES} is needed"
+    def _takes(self, what: str, version: int = PIECES) -> None:
+        if library().version < version:
+            why = f"{what}: the library has version {library().version}, {version} is needed"
             raise errors.SkepError(errors.UNSUPPORTED, why)
 
     def drain(self, most: int = 64) -> list[Done]:
