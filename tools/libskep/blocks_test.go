@@ -171,7 +171,8 @@ func TestLayersAreCopiedAlone(t *testing.T) {
 	t.Parallel()
 	o, _ := behindServer(t, memstore.New(memstore.Options{}))
 	shape := skep.Shape{Kind: skep.Attention, Layers: 3, KVHeads: 2, HeadDim: 8, Element: skep.BF16, BlockTokens: 4}
-	n, err := o.openNamespace(t.Context(), spaceSpec{NamespaceSpec: skep.NamespaceSpec{Name: "n", Chained: true, Shape: shape}})
+	spec := skep.NamespaceSpec{Name: "n", Chained: true, Shape: shape}
+	n, err := o.openNamespace(t.Context(), spaceSpec{NamespaceSpec: spec})
 	require.NoError(t, err)
 	keys, sc := make([]skep.Key, 1), skep.Scope{Namespace: n.ID}
 	const size, layer = 768, 256

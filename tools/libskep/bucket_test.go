@@ -55,7 +55,8 @@ func TestObjectStorageBehindAnEmbeddedStore(t *testing.T) {
 			map[string]any{"begin_at": 1e-9, "unfound": true, "every": bucket.MinEvery.String()}))
 		require.NoError(t, err)
 		ns, err := skep.OpenNamespace(t.Context(), o, skep.NamespaceSpec{Tenant: "default", Name: "n", Chained: true,
-			Shape: skep.Shape{Kind: skep.Attention, Layers: layers, KVHeads: 4, HeadDim: 64, Element: skep.BF16, BlockTokens: 16}})
+			Shape: skep.Shape{Kind: skep.Attention, Layers: layers, KVHeads: 4, HeadDim: 64, Element: skep.BF16,
+				BlockTokens: 16}})
 		require.NoError(t, err)
 		return o, ns
 	}
@@ -73,8 +74,8 @@ func TestObjectStorageBehindAnEmbeddedStore(t *testing.T) {
 		found, err := ns.Lookup(t.Context(), keys)
 		return err == nil && found.Blocks == n
 	})
-	// Places that do not touch, and the last ones first: what they continue comes along, and is not loaded. Of some layers
-	// the others' places stay as they are.
+	// Places that do not touch, and the last ones first: what they continue comes along, and is not loaded. Of some
+	// layers the others' places stay as they are.
 	ask := func(from int, some skep.Subset) {
 		into, said := make([][]byte, n), make([]skep.Kind, n)
 		for i := from; i < n; i++ {

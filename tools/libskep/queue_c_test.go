@@ -22,7 +22,8 @@ func TestQueuesInC(t *testing.T) {
 	inC(t, "queue.c", "each operation once")
 }
 
-// Blocks lie in pieces, go to a paged cache, come by layers, and have parts; operations of an older skep.h are done, too.
+// Blocks lie in pieces, go to a paged cache, come by layers, and have parts; operations of an older skep.h are done,
+// too.
 func TestQueuesOfPiecesInC(t *testing.T) {
 	t.Parallel()
 	inC(t, "pieces.c", "every piece, page, layer and part")
