@@ -183,7 +183,7 @@ typedef struct {
 	int64_t offset;         /* in the part */
 	uint32_t from, to;      /* Of a load (SKEP_VERSION 11) layers [from, to) of the namespace's shape, 0 and 0: all. They go
 	                           where they are in the whole block, whose other bytes stay as they are. Error 1: there are no
-	                           such layers, or blocks that have none. */
+	                           such layers, or none at all. */
 } skep_op;
 
 /* An operation that is over. */

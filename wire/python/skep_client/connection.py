@@ -107,7 +107,7 @@ def addresses(text):
     return out
 
 
-def left(until):
+def _left(until):
     """Seconds until a time of time.monotonic()."""
     seconds = until - time.monotonic()
     if seconds <= 0:
@@ -115,16 +115,16 @@ def left(until):
     return seconds
 
 
-def shares(each, until):
+def _shares(each, until):
     """Each with the time until which it may take: what is left is shared evenly by those that are left."""
     for i, x in enumerate(each):
-        yield x, time.monotonic() + left(until) / (len(each) - i)
+        yield x, time.monotonic() + _left(until) / (len(each) - i)
 
 
-def connected(family, to, until):
+def _connected(family, to, until):
     sock = socket.socket(family)
     try:
-        sock.settimeout(left(until))
+        sock.settimeout(_left(until))
         sock.connect(to)
     except BaseException:
         sock.close()
@@ -134,19 +134,19 @@ def connected(family, to, until):
 
 def dial(address, tls, until):
     if address.startswith("unix:"):
-        return connected(socket.AF_UNIX, address[5:], until)
+        return _connected(socket.AF_UNIX, address[5:], until)
     host, port = address.rsplit(":", 1)
     found = socket.getaddrinfo(host, int(port), type=socket.SOCK_STREAM)
-    for (family, _, _, _, to), its in shares(found, until):
+    for (family, _, _, _, to), its in _shares(found, until):
         try:
-            sock = connected(family, to, its)
+            sock = _connected(family, to, its)
             break
         except OSError as e:
             why = e
     else:
         raise why
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    sock.settimeout(left(until))
+    sock.settimeout(_left(until))
     return sock if tls is None else tls.wrap_socket(sock, server_hostname=host)
 
 
@@ -159,7 +159,7 @@ class Client:
     def __init__(self, address, token="", tls=None, timeout=10.0, features=7, name="python"):
         self.timeout, self.calls, self.sessions, self.process = timeout, 0, {}, os.getpid()
         until = time.monotonic() + timeout
-        for a, its in shares(addresses(address), until):
+        for a, its in _shares(addresses(address), until):
             try:
                 self._connect(a, token, tls, features, name, its)
                 return
@@ -222,7 +222,7 @@ class Client:
         view, at = memoryview(out), 0
         while at < n:
             if self.until is not None:  # it is being connected
-                self.sock.settimeout(left(self.until))
+                self.sock.settimeout(_left(self.until))
             k = self.sock.recv_into(view[at:])
             if k == 0:
                 raise Broken("the server closed the connection")

@@ -61,7 +61,7 @@ class Queue:
     Calls are Space's, Lease's and Store's, and return a tag at once, or None where the queue is full. They run side by
     side: one that needs another's result is submitted when that was drained. Buffers are held until then. A lazy
     namespace is opened by the first call, which waits for that. Blocks in pieces, and parts, take a library of version
-    10; with another they are SkepError 19."""
+    10, layers one of version 11; with another they are SkepError 19."""
 
     def __init__(self, store: Store, depth: int = 64) -> None:
         number, fd = c.c_uint64(), c.c_int()
