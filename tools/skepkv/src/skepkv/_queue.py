@@ -10,7 +10,21 @@ import select
 from typing import Any, Callable, NamedTuple, Sequence
 
 from . import _store, errors
-from ._library import KEY, LAYERS, PIECES, DoneStruct, Held, Hints, OpStruct, _ms, array, held_of, joined, library, named
+from ._library import (
+    KEY,
+    LAYERS,
+    PIECES,
+    DoneStruct,
+    Held,
+    Hints,
+    OpStruct,
+    _ms,
+    array,
+    held_of,
+    joined,
+    library,
+    named,
+)
 from ._store import Lease, Space, Store, _hints
 
 _LOOKUP, _LOOKUP_EACH, _EXISTS, _WANT, _LOAD, _SAVE, _ACCEPTED = range(1, 8)
