@@ -307,6 +307,7 @@ func TestListsOfAddresses(t *testing.T) {
 		"a:1,b:1, a:1":            `addr is "a:1" twice, must be each address once`,
 		"a:1,b":                   `addr is "b", must be host:port, or unix:path`,
 		"a:1,unix:":               `addr is "unix:", must be host:port, or unix:path`,
+		"unix:/run/a,b/s":         "must be host:port, or unix:path without a comma: one ends an address",
 		"a:1,b:0":                 `addr is "b:0"`,
 		"a:1,:7":                  `addr is ":7"`,
 		strings.Join(many, ","):   "addr is 65 addresses, must be at most 64",

@@ -46,7 +46,8 @@ func Parse(list string) ([]string, error) {
 		host, port, err := net.SplitHostPort(a)
 		n, bad := strconv.ParseUint(port, 10, 16)
 		if socket && path == "" || !socket && (err != nil || bad != nil || host == "" || n == 0) {
-			return nil, skep.Invalidf(op, field, fmt.Sprintf("%q", a), "host:port, or unix:path")
+			return nil, skep.Invalidf(op, field, fmt.Sprintf("%q", a),
+				"host:port, or unix:path without a comma: one ends an address")
 		}
 	}
 	if i := slices.IndexFunc(out, Local); i > 0 {

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -253,27 +254,33 @@ func (o *opened) load(ctx context.Context, c skep.Chain, dst []place, results []
 	if err != nil {
 		return err
 	}
+	e, err := extentOf(sp.Shape, &c)
+	if err != nil {
+		return err
+	}
 	return o.pieces(ctx, dst, func(ctx context.Context, from, to int) error {
 		part, into, said := c, dst[from:to], results[from:to]
 		part.Keys = c.Keys[lead+from : lead+to]
-		if err := o.loadPiece(ctx, sp, part, into, said); err != nil || !sp.Chained || sp.Each {
+		if err := o.loadPiece(ctx, sp.Each, e, part, into, said); err != nil || !sp.Chained || sp.Each {
 			return err
 		}
-		return o.loadRest(ctx, c, lead+from, into, said)
+		return o.loadRest(ctx, e, c, lead+from, into, said)
 	})
 }
 
 // loadPiece loads blocks to where they are wanted, by way of memory that the server has, too, where there is some.
 func (o *opened) loadPiece(
-	ctx context.Context, sp spaceSpec, c skep.Chain, into []place, said []skep.Kind,
+	ctx context.Context, each bool, e extent, c skep.Chain, into []place, said []skep.Kind,
 ) error {
 	s := o.stage(ctx, into)
 	if s == nil {
-		return loadInto(ctx, o, sp, c, firsts(into), said, func(int) {})
+		return loadInto(ctx, o, each, e, c, firsts(into), said, func(int) {})
 	}
 	places := s.cut(into)
 	k := &kept{Restorer: o}
-	err := loadInto(ctx, k, sp, c, places, said, func(i int) { into[i].fill(places[i]) })
+	err := loadInto(ctx, k, each, e, c, places, said, func(i int) {
+		into[i].from(e.Off).fill(places[i][e.Off : e.Off+e.of(int64(len(places[i])))])
+	})
 	if s.mem != nil {
 		o.giveBack(s.mem, k.session, err)
 	}
@@ -285,7 +292,9 @@ func (o *opened) loadPiece(
 
 // loadRest asks once more for what is missing of a chain's blocks from first on, with all that they continue: by that
 // object storage finds what the drives have no more. It is copied.
-func (o *opened) loadRest(ctx context.Context, c skep.Chain, first int, into []place, said []skep.Kind) error {
+func (o *opened) loadRest(
+	ctx context.Context, e extent, c skep.Chain, first int, into []place, said []skep.Kind,
+) error {
 	missing := func(k skep.Kind) bool { return k == skep.NotFound || k == skep.Evicted }
 	from := slices.IndexFunc(said, missing)
 	if from < 0 {
@@ -307,10 +316,10 @@ func (o *opened) loadRest(ctx context.Context, c skep.Chain, first int, into []p
 		case !missing(said[i]):
 		case ch.Err != nil:
 			said[i] = kindOf(ch.Err)
-		case ch.Bytes != into[i].size():
+		case ch.Bytes != e.of(into[i].size()):
 			said[i] = skep.Conflict
 		default:
-			into[i].fill(ch.Data...)
+			into[i].from(e.Off).fill(ch.Data...)
 			said[i] = skep.Other
 		}
 		return nil
@@ -335,40 +344,71 @@ func kindOf(err error) skep.Kind {
 	return skep.Failed
 }
 
+// extent is the length of blocks, 0: any, and which bytes of each a load is about; Len 0: all of them.
+type extent struct {
+	block int64
+	layout.Span
+}
+
+// of is how many bytes of a block of so many that are.
+func (e extent) of(block int64) int64 {
+	if e.Len > 0 {
+		return e.Len
+	}
+	return block
+}
+
+// extentOf is that of a chain's part, and of its layers.
+func extentOf(shape skep.Shape, c *skep.Chain) (e extent, err error) {
+	kv := c.Part == "" || c.Part == skep.PartKV
+	if !kv || shape.Kind == skep.Opaque { // a shape says nothing of other parts
+		if kv {
+			e.block = shape.Bytes
+		}
+		if !c.Layers.IsAll() {
+			err = skep.Invalidf(op, "layers", c.Layers, "all, where the part has none")
+		}
+		return e, err
+	}
+	g, err := layout.Of(shape)
+	if err != nil {
+		return e, err
+	}
+	e.block = g.PartBytes()
+	if c.Layers.IsAll() {
+		return e, nil
+	}
+	layers, ok := c.Layers.In(g.Layers())
+	if !ok {
+		return e, skep.Invalidf(op, "layers", c.Layers, fmt.Sprintf("in 0 to %d", g.Layers()))
+	}
+	e.Span = layout.Span{Off: int64(layers.From) * g.LayerBytes(), Len: int64(layers.Len()) * g.LayerBytes()}
+	return e, nil
+}
+
 // loadInto restores blocks in one session: those whose places touch by one chain, unless each key is one. Of each that
 // is there landed is told.
 func loadInto(
-	ctx context.Context, st skep.Restorer, sp spaceSpec, c skep.Chain, dst [][]byte, results []skep.Kind,
+	ctx context.Context, st skep.Restorer, each bool, e extent, c skep.Chain, dst [][]byte, results []skep.Kind,
 	landed func(i int),
 ) error {
-	shape := sp.Shape
-	size := shape.Bytes
-	if c.Part != "" && c.Part != skep.PartKV { // a shape says nothing of it
-		size = 0
-	} else if shape.Kind != skep.Opaque {
-		g, err := layout.Of(shape)
-		if err != nil {
-			return err
-		}
-		size = g.PartBytes()
-	}
 	if until, ok := ctx.Deadline(); ok { // drives stop a little before the caller gives up
 		c.Deadline = until.Add(-time.Until(until) / 8)
 	}
 	req := &skep.RestoreRequest{}
 	var first []int // of each chain, in dst
-	if sp.Each {
+	if each {
 		req.Chains, first = make([]skep.Chain, 0, len(dst)), make([]int, 0, len(dst))
 	}
 	for i := 0; i < len(dst); {
 		n := int64(len(dst[i]))
-		if size > 0 && n != size {
+		if e.block > 0 && n != e.block {
 			results[i] = skep.Conflict
 			i++
 			continue
 		}
 		to := i + 1
-		for !sp.Each && to < len(dst) && int64(len(dst[to])) == n && touch(dst[to-1], dst[to]) {
+		for !each && to < len(dst) && int64(len(dst[to])) == n && touch(dst[to-1], dst[to]) {
 			to++
 		}
 		part := c
@@ -393,7 +433,7 @@ func loadInto(
 			results[i] = skep.Conflict
 		case ch.Err != nil:
 			results[i] = kindOf(ch.Err)
-		case ch.Bytes != int64(len(dst[i])):
+		case ch.Bytes != e.of(int64(len(dst[i]))):
 			results[i] = skep.Conflict
 		}
 		return nil

@@ -14,6 +14,7 @@ import (
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/store/memstore"
+	"github.com/skepkv/skep/store/storetest"
 	"github.com/skepkv/skep/wire/server"
 )
 
@@ -157,6 +158,43 @@ func TestAPlaceInPieces(t *testing.T) {
 	again := make([]byte, 6)
 	p.gather(again)
 	require.Equal(t, want, again)
+	for off := range p.size() { // from any byte on
+		rest := make([]byte, p.size()-off)
+		p.from(off).gather(rest)
+		require.Equal(t, want[off:], rest)
+	}
+}
+
+// Some layers of a block come to where they are in it, by way of shared memory, or of memory of the heap; nothing else
+// is copied.
+func TestLayersAreCopiedAlone(t *testing.T) {
+	t.Parallel()
+	o, _ := behindServer(t, memstore.New(memstore.Options{}))
+	shape := skep.Shape{Kind: skep.Attention, Layers: 3, KVHeads: 2, HeadDim: 8, Element: skep.BF16, BlockTokens: 4}
+	spec := skep.NamespaceSpec{Name: "n", Chained: true, Shape: shape}
+	n, err := o.openNamespace(t.Context(), spaceSpec{NamespaceSpec: spec})
+	require.NoError(t, err)
+	keys, sc := make([]skep.Key, 1), skep.Scope{Namespace: n.ID}
+	const size, layer = 768, 256
+	block := storetest.Payload(keys[0], skep.PartKV, size)
+	put := make([]skep.PutResult, 1)
+	require.NoError(t, o.save(t.Context(), skep.PutRequest{Scope: sc}, keys, inOne([][]byte{block}), put))
+	load := func(into place, layers skep.Subset) error {
+		return o.load(t.Context(), skep.Chain{Scope: sc, Keys: keys, Layers: layers}, []place{into}, make([]skep.Kind, 1))
+	}
+	for l := range 3 {
+		into, want := make([]byte, size), make([]byte, size)
+		copy(want[l*layer:(l+1)*layer], block[l*layer:])
+		require.NoError(t, load(place{into}, skep.Only(l, l+1)))
+		require.Equal(t, want, into)
+		apart := make([]byte, size+1)
+		require.NoError(t, load(place{apart[:300], apart[301:]}, skep.Only(l, l+1)))
+		require.Equal(t, want, append(apart[:300:300], apart[301:]...))
+	}
+	for _, none := range []skep.Subset{skep.Only(0, 0), skep.Only(2, 4), skep.Only(3, 4)} {
+		require.EqualError(t, load(place{make([]byte, size)}, none),
+			"skep: libskep: invalid: layers is "+none.String()+", must be in 0 to 3")
+	}
 }
 
 // A store is closed though a drive never lets go of what a call was into.

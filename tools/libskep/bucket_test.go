@@ -39,7 +39,7 @@ func TestObjectStorageBehindAnEmbeddedStore(t *testing.T) {
 	at := s3test.New()
 	srv := httptest.NewServer(at)
 	t.Cleanup(srv.Close)
-	const n, size = 16, 64 << 10
+	const n, size, layers = 16, 64 << 10, 4
 	keys := make([]skep.Key, n)
 	var blocks [][]byte
 	for i := range keys {
@@ -55,7 +55,8 @@ func TestObjectStorageBehindAnEmbeddedStore(t *testing.T) {
 			map[string]any{"begin_at": 1e-9, "unfound": true, "every": bucket.MinEvery.String()}))
 		require.NoError(t, err)
 		ns, err := skep.OpenNamespace(t.Context(), o, skep.NamespaceSpec{Tenant: "default", Name: "n", Chained: true,
-			Shape: skep.Shape{Kind: skep.Opaque, BlockTokens: 1}})
+			Shape: skep.Shape{Kind: skep.Attention, Layers: layers, KVHeads: 4, HeadDim: 64, Element: skep.BF16,
+				BlockTokens: 16}})
 		require.NoError(t, err)
 		return o, ns
 	}
@@ -73,20 +74,26 @@ func TestObjectStorageBehindAnEmbeddedStore(t *testing.T) {
 		found, err := ns.Lookup(t.Context(), keys)
 		return err == nil && found.Blocks == n
 	})
-	// Places that do not touch, and the last ones first: what they continue comes along, and is not loaded.
-	ask := func(from int) {
+	// Places that do not touch, and the last ones first: what they continue comes along, and is not loaded. Of some
+	// layers the others' places stay as they are.
+	ask := func(from int, some skep.Subset) {
 		into, said := make([][]byte, n), make([]skep.Kind, n)
 		for i := from; i < n; i++ {
 			into[i] = make([]byte, size+1)[:size]
 		}
-		require.NoError(t, o.load(t.Context(), skep.Chain{Scope: ns.Scope(), Keys: keys}, inOne(into), said))
+		chain := skep.Chain{Scope: ns.Scope(), Keys: keys, Layers: some}
+		require.NoError(t, o.load(t.Context(), chain, inOne(into), said))
+		l, _ := some.In(layers)
 		for i := range keys {
 			require.Equal(t, skep.Other, said[i], "block %d", i)
-			require.True(t, i < from || bytes.Equal(blocks[i], into[i]), "block %d", i)
+			want := make([]byte, size)
+			copy(want[l.From*size/layers:], blocks[i][l.From*size/layers:l.To*size/layers])
+			require.True(t, i < from || bytes.Equal(want, into[i]), "block %d", i)
 		}
 	}
-	ask(n - 2)
-	ask(0)
+	ask(n-2, skep.Only(1, 3))
+	ask(n-3, skep.Only(3, 4))
+	ask(0, skep.All)
 	require.NoError(t, o.close())
 	for _, name := range at.Names() {
 		require.True(t, strings.HasPrefix(name, "a/"), name)

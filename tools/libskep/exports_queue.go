@@ -277,6 +277,9 @@ func (o *opened) loading(c *C.skep_op, x *operation, chain skep.Chain, said []by
 	if err != nil {
 		return err
 	}
+	if c.from != 0 || c.to != 0 {
+		chain.Layers = skep.Only(int(c.from), int(c.to))
+	}
 	if c.part != nil {
 		chain.Part = C.GoString(c.part)
 		if err := named(chain.Part); err != nil {

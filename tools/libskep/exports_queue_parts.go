@@ -18,7 +18,7 @@ import (
 )
 
 // placed is memory of the caller's for the blocks of an operation's keys, each in one piece or in several. Leading ones
-// of a load may have none.
+// of a load may have none, and do not count.
 func placed(c *C.skep_op, load bool) ([]place, error) {
 	at := (*unsafe.Pointer)(unsafe.Pointer(c.blocks))
 	if c.pieces == nil {
@@ -29,23 +29,24 @@ func placed(c *C.skep_op, load bool) ([]place, error) {
 		list, err := of(at, c.lengths, c.n)
 		return inOne(list), err
 	}
-	if c.n > skep.MaxPutBlocks || at == nil || c.lengths == nil {
-		return nil, skep.Invalidf(op, "blocks", int(c.n), fmt.Sprintf("at most %d, and addresses and lengths", skep.MaxPutBlocks))
+	counts, all, lead := unsafe.Slice((*uint32)(c.pieces), int(c.n)), int64(0), 0
+	for load && lead < len(counts) && counts[lead] == 0 {
+		lead++
 	}
-	counts, all := unsafe.Slice((*uint32)(c.pieces), int(c.n)), int64(0)
-	for _, k := range counts {
+	if n := len(counts) - lead; n > skep.MaxPutBlocks || at == nil || c.lengths == nil {
+		return nil, skep.Invalidf(op, "blocks", n, fmt.Sprintf("at most %d, and addresses and lengths", skep.MaxPutBlocks))
+	}
+	for _, k := range counts[lead:] {
 		all += int64(k)
 	}
 	if all < 1 || all > maxPieces {
 		return nil, skep.Invalidf(op, "pieces of blocks", all, fmt.Sprintf("1 to %d", maxPieces))
 	}
 	addresses, lengths := unsafe.Slice(at, all), unsafe.Slice(c.lengths, all)
-	out, lead := make([]place, c.n), load
-	for i, k := range counts {
-		if k == 0 && lead {
-			continue
-		}
-		if lead = false; k == 0 {
+	out := make([]place, c.n)
+	for i := lead; i < len(counts); i++ {
+		k := counts[i]
+		if k == 0 {
 			return nil, skep.Invalidf(op, fmt.Sprintf("pieces of block %d", i), 0, "1 or more")
 		}
 		size := int64(0)

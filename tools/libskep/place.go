@@ -45,6 +45,17 @@ func (p place) add(b []byte) place {
 	return append(p, b)
 }
 
+// from is the place of a block's bytes from off on.
+func (p place) from(off int64) place {
+	for off > 0 && off >= int64(len(p[0])) {
+		off, p = off-int64(len(p[0])), p[1:]
+	}
+	if off == 0 {
+		return p
+	}
+	return append(place{p[0][off:]}, p[1:]...)
+}
+
 // fill copies a block to its place, of the same length.
 func (p place) fill(block ...[]byte) {
 	at, to := 0, []byte(nil)

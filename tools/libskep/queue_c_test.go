@@ -22,10 +22,11 @@ func TestQueuesInC(t *testing.T) {
 	inC(t, "queue.c", "each operation once")
 }
 
-// Blocks lie in pieces, go to a paged cache, and have parts; operations of an older skep.h are done, too.
+// Blocks lie in pieces, go to a paged cache, come by layers, and have parts; operations of an older skep.h are done,
+// too.
 func TestQueuesOfPiecesInC(t *testing.T) {
 	t.Parallel()
-	inC(t, "pieces.c", "every piece, page and part")
+	inC(t, "pieces.c", "every piece, page, layer and part")
 }
 
 // inC has a program of testdata run with a store of its own, and with a server's.

@@ -25,7 +25,7 @@
 extern "C" {
 #endif
 
-#define SKEP_VERSION 10 /* of what is declared here; skep_version() says which a library has */
+#define SKEP_VERSION 11 /* of what is declared here; skep_version() says which a library has */
 #define SKEP_KEY 32 /* bytes of a key */
 #define SKEP_WANTED 255 /* an answer of skep_want */
 
@@ -139,7 +139,7 @@ enum {
 	SKEP_OP_LOOKUP_EACH = 2, /* lease_ms; results: found; done: blocks, how many were, and lease */
 	SKEP_OP_EXISTS = 3,      /* results: tiers */
 	SKEP_OP_WANT = 4,        /* bytes; results: outcomes; reasons */
-	SKEP_OP_LOAD = 5,        /* blocks, lengths, pieces, part, lease; results; done: blocks, how many landed */
+	SKEP_OP_LOAD = 5,        /* blocks, lengths, pieces, part, lease, from, to; results; done: blocks, how many landed */
 	SKEP_OP_SAVE = 6,        /* parent, depth, blocks, lengths, pieces; results: outcomes; reasons; done: blocks, how many are stored */
 	SKEP_OP_SAVE_ACCEPTED = 7,
 	SKEP_OP_DELETE = 8,      /* done: blocks */
@@ -181,7 +181,9 @@ typedef struct {
 	skep_writer writer;
 	const skep_part *parts;
 	int64_t offset;         /* in the part */
-	uint32_t from, to;
+	uint32_t from, to;      /* Of a load (SKEP_VERSION 11) layers [from, to) of the namespace's shape, 0 and 0: all. They go
+	                           where they are in the whole block, whose other bytes stay as they are. Error 1: there are no
+	                           such layers, or none at all. */
 } skep_op;
 
 /* An operation that is over. */

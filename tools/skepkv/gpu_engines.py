@@ -12,7 +12,8 @@ and host memory know nothing: it is asked for a prompt of the same length that n
     computed_s  to the first token of what nobody stored, in seconds; loaded_s, of what was
     why         what was missing, where it was not run
 
-Exit status: 0 where every engine that was run wrote the same text and skep gave back bytes for it, or none could be run.
+Exit status: 0 where every engine that was run wrote the same text and skep gave back bytes for it, or none could be
+run.
 """
 
 import argparse
@@ -29,7 +30,8 @@ import tempfile
 import time
 import urllib.request
 
-START, ANSWER, STORED = 900, 300, float(os.environ.get("SKEP_GPU_ENGINES_STORED", "120"))  # seconds until an engine answers, goes on with a prompt, has stored one
+# Seconds until an engine answers, goes on with a prompt, has stored one.
+START, ANSWER, STORED = 900, 300, float(os.environ.get("SKEP_GPU_ENGINES_STORED", "120"))
 
 
 def vllm(model, port, sock):
@@ -42,7 +44,8 @@ def vllm(model, port, sock):
     }
     config = {"kv_connector": "OffloadingConnector", "kv_role": "kv_both", "kv_connector_extra_config": extra}
     beside = os.path.join(os.path.dirname(sys.executable), "vllm")  # of the environment whose version is told
-    return [beside if os.path.exists(beside) else "vllm", "serve", model, "--port", str(port), "--kv-transfer-config", json.dumps(config)]
+    program = beside if os.path.exists(beside) else "vllm"
+    return [program, "serve", model, "--port", str(port), "--kv-transfer-config", json.dumps(config)]
 
 
 def sglang(model, port, sock):
@@ -228,11 +231,12 @@ def main(argv=None):
     p.add_argument("engines", nargs="*", metavar="ENGINE", help="vllm, sglang; both by default")
     p.add_argument("--model", default="Qwen/Qwen3-0.6B", help="name or directory (default %(default)s)")
     p.add_argument("--tokens", type=int, default=8000, help="of a prompt, about (default %(default)s)")
-    p.add_argument("--skep", default=os.environ.get("SKEP_BINARY", "bin/skep"), help="the program (default %(default)s)")
+    program = os.environ.get("SKEP_BINARY", "bin/skep")
+    p.add_argument("--skep", default=program, help="the program (default %(default)s)")
     p.add_argument("--capacity", default="16GiB", help="of the store (default %(default)s)")
     p.add_argument("--block", default="8MiB", help="store.block_bytes (default %(default)s)")
-    p.add_argument("--command", action="append", default=[], metavar="ENGINE=COMMAND",
-                   help="what is run in an engine's place, with {port}, {sock} and {model} filled in; it needs no GPU")  # fmt: skip
+    instead = "what is run in an engine's place, with {port}, {sock} and {model} filled in; it needs no GPU"
+    p.add_argument("--command", action="append", default=[], metavar="ENGINE=COMMAND", help=instead)
     o = p.parse_args(argv)
     for c in o.command:
         if "=" not in c:

@@ -10,6 +10,7 @@ import socket
 import threading
 import unittest
 import zlib
+from unittest import mock
 
 import skep_client as s
 
@@ -230,6 +231,60 @@ class Addresses(unittest.TestCase):
         with self.assertRaises(s.Broken):
             s.Client(f"{away},{self.server(b'')}")
 
+    def test_all_addresses_have_the_timeout_together(self):
+        """Each has its share of what those before it left: one that says nothing does not take it all."""
+        class Silent:
+            def __init__(self, seconds):
+                self.seconds = seconds
+
+            def settimeout(self, seconds):
+                self.seconds = seconds
+
+            def recv_into(self, _):
+                clock[0] += self.seconds
+                raise TimeoutError
+
+            def sendall(self, _):
+                clock[0] += 1  # a second until the hello is sent
+
+            def close(self):
+                pass
+
+        def dial(address, _, until):
+            shares.append((address, until - clock[0]))
+            if address == "d:1":
+                raise ConnectionRefusedError
+            return Silent(until - clock[0])
+
+        clock, shares = [100.0], []
+        with mock.patch("time.monotonic", lambda: clock[0]), mock.patch.object(s.connection, "dial", dial):
+            with self.assertRaises(TimeoutError):
+                s.Client("a:1,d:1,b:1,c:1", timeout=12)
+        self.assertEqual(shares, [("a:1", 3), ("d:1", 3), ("b:1", 4.5), ("c:1", 4.5)])
+        self.assertEqual(clock, [112])
+
+    def test_the_addresses_of_a_name_share_its_time(self):
+        silent, waits, clock = [(socket.AF_INET, 0, 0, "", (f"10.0.0.{i}", 1)) for i in (1, 2)], [], [100.0]
+
+        class Socket:
+            def __init__(self, _):
+                pass
+
+            def settimeout(self, seconds):
+                waits.append(seconds)
+
+            def connect(self, _):
+                clock[0] += waits[-1]
+                raise TimeoutError
+
+            def close(self):
+                pass
+
+        with mock.patch("time.monotonic", lambda: clock[0]), mock.patch("socket.socket", Socket):
+            with mock.patch("socket.getaddrinfo", lambda *_, **__: silent), self.assertRaises(TimeoutError):
+                s.Client("name:1", timeout=10)
+        self.assertEqual(waits, [5, 5])
+
     def test_one_that_refuses_has_answered(self):
         frame, meaning = load("error")
         with self.assertRaises(s.Error) as e:
@@ -237,8 +292,8 @@ class Addresses(unittest.TestCase):
         self.assertEqual(e.exception.kind, meaning["body"]["kind"])
 
     def test_lists_that_are_none(self):
-        for text in ("", "host", "unix:", "a:1,", "a:1,,b:1", "a:1,b", ":1", "a:b"):
-            with self.assertRaisesRegex(ValueError, "must be host:port or unix:path"):
+        for text in ("", "host", "unix:", "a:1,", "a:1,,b:1", "a:1,b", ":1", "a:b", "unix:/run/a,b/s"):
+            with self.assertRaisesRegex(ValueError, "must be host:port or unix:path without a comma"):
                 s.Client(text)
 
 

@@ -154,7 +154,7 @@ func (t *Target) resolve() ([]Target, error) {
 
 const op = "connect"
 
-const forms = "unix:///PATH, skep://HOST:PORT or skeps://HOST:PORT"
+const forms = "unix:///PATH without a comma, skep://HOST:PORT or skeps://HOST:PORT"
 
 // parse makes an address of the server's name. HOST:PORT and unix:PATH will do, too: skep serve prints them.
 func (t *Target) parse() error {

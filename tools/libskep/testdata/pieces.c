@@ -1,4 +1,4 @@
-/* Operations about blocks in pieces, about paged caches and about blocks of parts, of a store in this process or, with a
+/* Operations about blocks in pieces, about paged caches, layers and blocks of parts, of a store in this process or, with a
  * token, of a server. Every byte is compared, also those around each piece. */
 #define _GNU_SOURCE
 #include "skep.h"
@@ -303,6 +303,57 @@ static void paged(void) {
 	}
 }
 
+/* Some layers come to where they are in their block, in one piece or in several, and nothing else is written to. */
+static void of_layers(void) {
+	enum { LAYER = BYTES / LAYERS, PART = 700 };
+	static uint8_t blocks[2][BYTES], into[2][BYTES], want[2][BYTES];
+	const void *from[] = {blocks[0], blocks[1]};
+	void *whole[] = {into[0], into[1]}, *cut[] = {into[0], into[0] + PART, into[1], into[1] + PART};
+	int64_t lengths[] = {BYTES, BYTES}, cuts[] = {PART, BYTES - PART, PART, BYTES - PART};
+	uint32_t two[] = {2, 2};
+	uint8_t outcomes[2];
+	skep_scope attention = {0};
+	skep_done done;
+	must(skep_namespace(store, "{\"name\": \"layers\", \"chained\": true, \"shape\": {\"kind\": 1, \"layers\": 3, \"kv_heads\": 2, "
+		"\"head_dim\": 8, \"element\": 1, \"block_tokens\": 4, \"order\": 0}}", &attention.namespace_id, &err), "namespace");
+	for (int b = 0; b < BYTES; b++)
+		blocks[0][b] = (uint8_t)(1 + draw(200)), blocks[1][b] = (uint8_t)(1 + draw(200));
+	must(skep_put(store, &attention, 0, 0, keys, 2, from, BYTES, outcomes, &err), "put");
+	skep_op load = about(SKEP_OP_LOAD, 0, 2);
+	load.scope = &attention;
+	for (uint32_t to = 0; to <= LAYERS; to++) {
+		for (uint32_t first = 0; first < to || to == 0; first++) {
+			for (int pieces = 0; pieces < 2; pieces++) {
+				load.from = first, load.to = to;
+				load.blocks = pieces ? cut : whole, load.lengths = pieces ? cuts : lengths, load.pieces = pieces ? two : 0;
+				memset(into, EDGE, sizeof into), memset(want, EDGE, sizeof want);
+				for (int i = 0; i < 2; i++) /* 0 to 0 is all of them */
+					memcpy(want[i] + first * LAYER, blocks[i] + first * LAYER, (to ? to - first : LAYERS) * LAYER);
+				done = did(&load);
+				check(done.code == 0 && done.blocks == 2 && !memcmp(into, want, sizeof want), "some layers, and no others");
+			}
+			if (to == 0)
+				break;
+		}
+	}
+	const uint32_t none[][2] = {{1, 1}, {2, 1}, {0, LAYERS + 1}, {LAYERS, LAYERS + 1}, {0, UINT32_MAX}};
+	memset(into, EDGE, sizeof into), memset(want, EDGE, sizeof want);
+	for (size_t i = 0; i < sizeof none / sizeof *none; i++) {
+		char said[80];
+		load.from = none[i][0], load.to = none[i][1];
+		snprintf(said, sizeof said, "layers is %u to %u, must be in 0 to 3", load.from, load.to);
+		done = did(&load);
+		check(done.code == INVALID && strstr(done.message, said) && results[0] == INVALID, said);
+	}
+	load.from = 0, load.to = 1, load.part = "more";
+	done = did(&load);
+	check(done.code == INVALID && strstr(done.message, "layers is 0 to 1, must be all"), "a part without layers");
+	load.part = 0, load.scope = &scope;
+	done = did(&load);
+	check(done.code == INVALID && strstr(done.message, "layers is 0 to 1, must be all"), "blocks without layers");
+	check(!memcmp(into, want, sizeof want), "nothing is written");
+}
+
 /* A block is written part by part, and its parts are loaded. */
 static void of_parts(void) {
 	enum { KV = 9000, MORE = 500 };
@@ -383,10 +434,11 @@ int main(int argc, char **argv) {
 	in_pieces();
 	closed_under_way();
 	paged();
+	of_layers();
 	of_parts();
 	of_version_9();
 	must(skep_queue_close(queue, 0, &err), "close");
 	must(skep_close(store, &err), "close");
-	puts("every piece, page and part");
+	puts("every piece, page, layer and part");
 	return 0;
 }

@@ -20,10 +20,11 @@ class TestAddresses(unittest.TestCase):
         self.cluster.kill("a")
         self.url = ", ".join(f"unix:{self.cluster.dir}/{name}" for name in "ab")
 
-    def another_is_lost(self):
+    def another_is_lost(self, before=lambda: None):
         """The first node comes, has its copies, and then the one that was there first is gone."""
         self.cluster.start("a")
         eventually(lambda: self.cluster.repair() == 0)
+        before()
         self.cluster.kill("b")
 
     @unittest.skipIf(vllm.missing, vllm.missing)
@@ -36,9 +37,14 @@ class TestAddresses(unittest.TestCase):
         keys = vllm.chain(N)
         first.store(keys)
         self.assertEqual(other.load(keys), [True] * N)
-        self.another_is_lost()
+        self.assertFalse(first.tier._region.shared, "the node behind the first socket is away")
+
+        def shared():
+            """Memory is, with that node, once a call has found it there."""
+            eventually(lambda: first.load(keys) == [True] * N and first.tier._region.shared)
+
+        self.another_is_lost(before=shared)
         eventually(lambda: first.load(keys) == [True] * N)
-        self.assertIsNotNone(first.tier._region, "memory may be shared with the node behind the first socket")
 
     @unittest.skipIf(sglang.missing, sglang.missing)
     def test_sglang(self):

@@ -238,6 +238,18 @@ class OnServer(Stopping, unittest.IsolatedAsyncioTestCase):
             await space.exists([key(0)], timeout=0.01)
         self.assertEqual(e.exception.code, skepkv.errors.DEADLINE)
 
+    async def test_a_timeout_ends_the_begin_of_a_block_of_parts(self):
+        """One that did not heed it would take 30 seconds."""
+        _, space = await self.connect()
+        self.stand_still()
+        begin = asyncio.create_task(space.begin(key(0), {"kv": 10}, timeout=0.01))
+        other = asyncio.create_task(space.exists([key(0)], timeout=10))
+        over, _ = await asyncio.wait([begin, other], return_when=asyncio.FIRST_COMPLETED)
+        self.assertEqual(over, {begin})
+        self.assertEqual(begin.exception().code, skepkv.errors.DEADLINE)
+        self.go_on()
+        await other
+
     async def test_a_closed_store_ends_what_is_under_way_and_what_waits(self):
         store, space = await self.connect(depth=1)
         self.stand_still()

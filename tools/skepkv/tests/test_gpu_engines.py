@@ -27,7 +27,8 @@ def run(*args, path=None, **environment):
 
 def fake(how="", **environment):
     command = f"vllm={sys.executable} {os.path.join(HERE, 'fake_engine.py')} {{port}} {{sock}} {how}"
-    return run("vllm", "--capacity", "64MiB", "--block", "64KiB", "--tokens", "1000", "--command", command, **environment)
+    sizes = ("--capacity", "64MiB", "--block", "64KiB", "--tokens", "1000")
+    return run("vllm", *sizes, "--command", command, **environment)
 
 
 class Engines(unittest.TestCase):

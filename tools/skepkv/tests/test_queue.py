@@ -107,6 +107,17 @@ class Queues(unittest.TestCase):
         (done,) = self.wait(self.queue.restore(chain, keys[:2], [None, cut(memory, 4000, 5000)]))
         self.assertEqual((done.results, memory), (bytes(2), laid(block(1, 9000), 4000, 5000)))
 
+    def test_what_is_not_asked_for_does_not_count(self):
+        """A call has at most 65,536 blocks."""
+        chain, most = self.store.namespace("chain", chained=True), 1 << 16
+        self.wait(self.queue.put(chain, [key(0)], [block(0, 9000)]))
+        memory, names = bytearray(9001), skepkv.key(b"another") * most
+        (done,) = self.wait(self.queue.restore(chain, names + key(0), [*[None] * most, cut(memory, 4000, 5000)]))
+        self.assertEqual((done.results, memory), (bytes(most + 1), laid(block(0, 9000), 4000, 5000)))
+        place = [bytearray(1), bytearray(1)]
+        with self.assertRaisesRegex(skepkv.Invalid, "blocks is 65537, must be at most 65536"):
+            self.queue.restore(chain, names + key(0), [place] * (most + 1))
+
     def test_a_library_before_version_10(self):
         """Operations are as long as that library has them, and blocks in pieces are refused."""
         sizes, call = [], self.library.call

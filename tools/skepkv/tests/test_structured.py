@@ -7,7 +7,7 @@ from unittest import mock
 
 import skepkv
 import test_store
-from serving import cut, laid
+from serving import Cluster, cut, laid
 from skepkv import aio
 from skepkv._library import library
 from test_store import MISSING, block, key
@@ -32,12 +32,58 @@ def pages(data, shape, tokens, n, order):
     return out
 
 
-class Calls:
-    """What every store does: self.store is one."""
+class Layers:
+    """What every store does, one of a cluster's too: self.store is one."""
 
     def space(self, **o):
         return self.store.namespace("structured", chained=True, shape=skepkv.Shape(2, 3, 8, 4, **o))
 
+    def memory(self, n):
+        return memoryview(bytearray(n))
+
+    def test_some_layers(self):
+        """Of each block they come to where they are in it; what lies around them stays. Layers of whole pages are read
+        to their place."""
+        for shape in (skepkv.Shape(4, 3, 8, 4), skepkv.Shape(4, 4, 32, 16)):
+            space, n, each = self.store.namespace(str(shape), chained=True, shape=shape), shape.bytes, shape.bytes // 4
+            keys, data = [key(i) for i in range(3)], [block(i, n) for i in range(2)]
+            self.assertTrue(space.put(keys[:2], data))
+            for first, last in ((0, 1), (1, 3), (3, 4), (0, 4)):
+                some, blank = slice(first * each, last * each), b"\xee" * n
+                want = [blank[: some.start] + b[some] + blank[some.stop :] for b in data]
+                memory = self.memory(3 * n)
+                memory[:] = 3 * blank
+                into = [memory[i * n : (i + 1) * n] for i in range(3)]
+                restored = space.restore(keys, into, layers=(first, last), timeout=60)
+                self.assertEqual(restored.landed, [True, True, False])
+                self.assertEqual(into[:2], want)
+                pieces = bytearray(blank + b"\xee")
+                cuts = cut(pieces, 700, n - 700)
+                self.assertTrue(space.restore(keys[1:2], [cuts], layers=(first, last)))
+                self.assertEqual(b"".join(cuts), want[1])
+
+    def test_layers_that_are_none(self):
+        space, into = self.space(), [bytearray(768)]
+        space.put([key(0)], [block(0, 768)])
+        for layers in ((0, 0), (1, 1), (2, 1), (-1, 2), (0, 1 << 32)):
+            with self.assertRaisesRegex(ValueError, f"layers are {layers[0]} to {layers[1]}, must be one or more"):
+                space.restore([key(0)], into, layers=layers)
+        for layers in ((1, 3), (2, 3)):
+            with self.assertRaisesRegex(skepkv.Invalid, f"layers is {layers[0]} to {layers[1]}, must be in 0 to 2"):
+                space.restore([key(0)], into, layers=layers)
+        with self.assertRaisesRegex(skepkv.Invalid, "layers is 0 to 1, must be all, where"):
+            self.store.namespace("opaque").restore([key(0)], into, layers=(0, 1))
+        with self.assertRaisesRegex(skepkv.Invalid, "layers is 0 to 1, must be all, where"):
+            space.restore([key(0)], into, part="state", layers=(0, 1))
+        self.assertEqual(space.restore([key(0)], [bytearray(384)], layers=(0, 1)).codes, b"\x11", "not a whole block")
+        for version in (9, 10):
+            with mock.patch.object(library(), "version", version), self.assertRaises(skepkv.SkepError) as e:
+                space.restore([key(0)], into, layers=(0, 1))
+            self.assertEqual(e.exception.code, skepkv.errors.UNSUPPORTED)
+        self.assertEqual(into, [bytes(768)])
+
+
+class Calls(Layers):
     def test_blocks_into_a_paged_cache(self):
         kinds = ("hnd", "nhd", False), ("nhd", "nhd", False), ("hnd", "hnd", False), ("hnd", "hnd", True)
         for i, (order, of, latent) in enumerate(kinds):
@@ -167,6 +213,24 @@ class OnUnixSocket(Calls, test_store.OnServer):
         super().setUp()
         self.store = self.connect()
 
+    def memory(self, n):
+        return self.store.alloc(n).view  # shared with the server
+
+
+class OnACluster(Layers, unittest.TestCase):
+    def setUp(self):
+        cluster = Cluster()
+        self.addCleanup(cluster.stop)
+        self.store = skepkv.connect(cluster.url, shared_bytes=16 << 20)
+        self.addCleanup(self.store.close)
+
+
+class OnTCP(Calls, test_store.OnServer):
+    def setUp(self):
+        super().setUp()
+        self.store = skepkv.connect(f"127.0.0.1:{self.server.port}")
+        self.addCleanup(self.store.close)
+
 
 class Embedded(Calls, unittest.TestCase):
     def setUp(self):
@@ -192,12 +256,17 @@ class Awaited(unittest.IsolatedAsyncioTestCase):
                 with mock.patch.object(library(), "version", version):
                     self.assertTrue(await space.restore([key(0)], [into], part="state"))
                 self.assertEqual(into, state)
+            into = [bytearray(shape.bytes)]
+            self.assertTrue(await space.restore([key(0)], into, layers=(0, 1)))
+            self.assertEqual(into, [block(1, shape.bytes)])
             planes = [bytearray(64), bytearray(64)]
             cache = skepkv.Paged(planes[:1], planes[1:], page_tokens=4)
             self.assertEqual(await space.restore_paged([key(0)], cache, range(4), timeout=60), 1)
             self.assertEqual(planes[0] + planes[1], block(1, shape.bytes))
-            writer = await space.begin(key(1), {"kv": shape.bytes}, key(0), 1)
-            await writer.abort()
+            for version in (library().version, 9):
+                with mock.patch.object(library(), "version", version):
+                    writer = await space.begin(key(1), {"kv": shape.bytes}, key(0), 1, life=60, timeout=60)
+                await writer.abort()
 
 
 if __name__ == "__main__":

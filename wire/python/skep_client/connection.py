@@ -3,6 +3,7 @@
 import json
 import os
 import socket
+import time
 import zlib
 from dataclasses import dataclass, field
 
@@ -102,43 +103,72 @@ def addresses(text):
     for a in out:
         host, _, port = a.rpartition(":")
         if not (a.startswith("unix:") and a != "unix:" or host and port.isdecimal()):
-            raise ValueError(f"address {a!r} in {text!r}, must be host:port or unix:path")
+            raise ValueError(f"address {a!r} in {text!r}, must be host:port or unix:path without a comma")
     return out
 
 
-def dial(address, tls, timeout):
+def _left(until):
+    """Seconds until a time of time.monotonic()."""
+    seconds = until - time.monotonic()
+    if seconds <= 0:
+        raise TimeoutError("timed out")
+    return seconds
+
+
+def _shares(each, until):
+    """Each with the time until which it may take: what is left is shared evenly by those that are left."""
+    for i, x in enumerate(each):
+        yield x, time.monotonic() + _left(until) / (len(each) - i)
+
+
+def _connected(family, to, until):
+    sock = socket.socket(family)
+    try:
+        sock.settimeout(_left(until))
+        sock.connect(to)
+    except BaseException:
+        sock.close()
+        raise
+    return sock
+
+
+def dial(address, tls, until):
     if address.startswith("unix:"):
-        sock = socket.socket(socket.AF_UNIX)
-        sock.settimeout(timeout)
-        try:
-            sock.connect(address[5:])
-        except OSError:
-            sock.close()
-            raise
-        return sock
+        return _connected(socket.AF_UNIX, address[5:], until)
     host, port = address.rsplit(":", 1)
-    sock = socket.create_connection((host, int(port)), timeout)
+    found = socket.getaddrinfo(host, int(port), type=socket.SOCK_STREAM)
+    for (family, _, _, _, to), its in _shares(found, until):
+        try:
+            sock = _connected(family, to, its)
+            break
+        except OSError as e:
+            why = e
+    else:
+        raise why
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    sock.settimeout(_left(until))
     return sock if tls is None else tls.wrap_socket(sock, server_hostname=host)
 
 
 class Client:
-    """One connection. address is "host:port" or "unix:path", or several with commas between them, of which the first
-    that answers is taken; tls an ssl.SSLContext. Where none answers, the last one's OSError or Broken is raised. A
-    server that refuses has answered: its Error is raised."""
+    """One connection. address is "host:port" or "unix:path", or several with commas between them (a path has none), of
+    which the first that answers is taken; tls an ssl.SSLContext. timeout is in seconds: of connecting to any of them,
+    and later of each wait for the server. Where none answers, the last one's OSError or Broken is raised. A server that
+    refuses has answered: its Error is raised."""
 
     def __init__(self, address, token="", tls=None, timeout=10.0, features=7, name="python"):
         self.timeout, self.calls, self.sessions, self.process = timeout, 0, {}, os.getpid()
-        *others, last = addresses(address)
-        for a in others:
+        until = time.monotonic() + timeout
+        for a, its in _shares(addresses(address), until):
             try:
-                return self._connect(a, token, tls, features, name)
-            except (OSError, Broken):
-                pass  # it is away
-        self._connect(last, token, tls, features, name)
+                self._connect(a, token, tls, features, name, its)
+                return
+            except (OSError, Broken) as e:
+                why = e  # it is away
+        raise why
 
-    def _connect(self, address, token, tls, features, name):
-        self.sock = dial(address, tls, self.timeout)
+    def _connect(self, address, token, tls, features, name, until):
+        self.sock, self.until = dial(address, tls, until), until
         try:
             self._send(HELLO, 0, hello(os.urandom(16), name, token, features))
             type_, _, _, body, _ = self._frame()
@@ -150,6 +180,8 @@ class Client:
         except Exception:
             self.sock.close()
             raise
+        self.until = None
+        self.sock.settimeout(self.timeout)
         self.tenant = self.welcome["tenant"]
         self.has_compute = bool(self.welcome["features"] & 2)
         self.has_either = bool(self.welcome["features"] & 4)
@@ -189,6 +221,8 @@ class Client:
         out = bytearray(n)
         view, at = memoryview(out), 0
         while at < n:
+            if self.until is not None:  # it is being connected
+                self.sock.settimeout(_left(self.until))
             k = self.sock.recv_into(view[at:])
             if k == 0:
                 raise Broken("the server closed the connection")

@@ -5,7 +5,7 @@
 #[link(name = "skep")]
 extern "C" {}
 
-pub const SKEP_VERSION: u32 = 10;
+pub const SKEP_VERSION: u32 = 11;
 pub const SKEP_KEY: u32 = 32;
 pub const SKEP_WANTED: u32 = 255;
 pub type skep_store = u64;

@@ -62,7 +62,7 @@ def connect(
     strict: bool = True,
 ) -> Store:
     """Opens a server's store: url is `unix:/path` or `host:port`, or several of a cluster's nodes with commas between
-    them, of which those that are away are passed over. tls is the file of who signs the servers'
+    them, of which those that are away are passed over: a path has no comma. tls is the file of who signs the servers'
     certificates, "system" for whom the system trusts, or a mapping with `ca`, `cert`, `key` and `name`, all optional.
     Over a Unix socket shared_bytes (256 MiB unless it says otherwise) of memory are shared with the server. A lazy
     store connects with its first call."""

@@ -12,6 +12,7 @@ from . import errors
 KEY = 32
 _WANTED = 9  # the least SKEP_VERSION of a library that this package works with
 PIECES = 10  # the one from which on a queue's calls take blocks in pieces
+LAYERS = 11  # and the one from which on they restore some layers
 
 
 class Error(c.Structure):

@@ -373,7 +373,7 @@ class Client:
                     into = [region.at(address - region.address, n) for ((address, n),) in pages]
                     return space.restore(names, into, timeout=left(until)).landed
             before = prefix if where.chained else ()
-            if _scattered(pages, gate) and len(before) + len(pages) <= MOST:
+            if _scattered(pages, gate) and len(pages) <= MOST:
                 into = Placed([*((),) * len(before), *pages])
                 return space.restore([*before, *names], into, timeout=left(until)).landed[len(before) :]
             for at, to, total, offsets in _pieces_of(pages):

@@ -10,11 +10,26 @@ import select
 from typing import Any, Callable, NamedTuple, Sequence
 
 from . import _store, errors
-from ._library import KEY, PIECES, DoneStruct, Held, Hints, OpStruct, _ms, array, held_of, joined, library, named
+from ._library import (
+    KEY,
+    LAYERS,
+    PIECES,
+    DoneStruct,
+    Held,
+    Hints,
+    OpStruct,
+    _ms,
+    array,
+    held_of,
+    joined,
+    library,
+    named,
+)
 from ._store import Lease, Space, Store, _hints
 
 _LOOKUP, _LOOKUP_EACH, _EXISTS, _WANT, _LOAD, _SAVE, _ACCEPTED = range(1, 8)
 _DELETE, _HINT, _RENEW, _RELEASE, _FLUSH = range(8, 13)
+_BEGIN = 14
 
 
 class Done(NamedTuple):
@@ -34,6 +49,16 @@ class Done(NamedTuple):
     bytes: int = 0
 
 
+def layers_of(layers: tuple[int, int] | None) -> tuple[int, int]:
+    """Layers of a restore, as the library has them; 0 and 0: all."""
+    if layers is None:
+        return 0, 0
+    first, last = layers
+    if not 0 <= first < last < 1 << 32:
+        raise ValueError(f"layers are {first} to {last}, must be one or more, from 0 on")
+    return first, last
+
+
 class _Call:
     """What a call has until it is drained."""
 
@@ -50,7 +75,7 @@ class Queue:
     Calls are Space's, Lease's and Store's, and return a tag at once, or None where the queue is full. They run side by
     side: one that needs another's result is submitted when that was drained. Buffers are held until then. A lazy
     namespace is opened by the first call, which waits for that. Blocks in pieces, and parts, take a library of version
-    10; with another they are SkepError 19."""
+    10, layers one of version 11; with another they are SkepError 19."""
 
     def __init__(self, store: Store, depth: int = 64) -> None:
         number, fd = c.c_uint64(), c.c_int()
@@ -118,9 +143,17 @@ class Queue:
         lease: Lease | None = None,
         timeout: float | None = None,
         part: str = "kv",
+        layers: tuple[int, int] | None = None,
     ) -> int | None:
-        names, number = space._pair(keys, into), lease.number if lease is not None else 0
-        return self._submit(_LOAD, space, names, timeout, held=held_of(into, True), number=number, part=part)
+        names, number, some = space._pair(keys, into), lease.number if lease is not None else 0, layers_of(layers)
+        held = held_of(into, True)
+        return self._submit(_LOAD, space, names, timeout, held=held, number=number, part=part, layers=some)
+
+    def _begin(
+        self, space: Space, key: bytes, parts: Any, parent: bytes | None, depth: int, life: float | None, timeout: Any
+    ) -> int | None:
+        """Space.begin, of an array of parts; the lease of what is done has the writer's number."""
+        return self._submit(_BEGIN, space, key, timeout, lease=life, parent=parent, depth=depth, parts=parts)
 
     def _submit(
         self,
@@ -135,6 +168,8 @@ class Queue:
         number: int = 0,
         future: Hints | None = None,
         part: str = "kv",
+        parts: Any = None,
+        layers: tuple[int, int] = (0, 0),
     ) -> int | None:
         names = joined(keys)
         call, taken = _Call(space, len(names) // KEY, held), c.c_uint32()
@@ -151,6 +186,11 @@ class Queue:
             op.lease_ms = _ms(lease) if lease is not None else 0 if what == _RENEW else -1
             if future is not None:
                 op.future = c.pointer(future)
+            if parts is not None:
+                op.n, op.parts = len(parts), c.cast(parts, c.c_void_p)
+            if layers != (0, 0):
+                self._takes("layers", LAYERS)
+                op.from_, op.to = layers
             if part != "kv":
                 self._takes(f"part {part!r}")
                 op.part = named(part)
@@ -168,9 +208,9 @@ class Queue:
                     held.release()
         return tag if taken.value else None
 
-    def _takes(self, what: str) -> None:
-        if library().version < PIECES:
-            why = f"{what}: the library has version {library().version}, {PIECES} is needed"
+    def _takes(self, what: str, version: int = PIECES) -> None:
+        if library().version < version:
+            why = f"{what}: the library has version {library().version}, {version} is needed"
             raise errors.SkepError(errors.UNSUPPORTED, why)
 
     def drain(self, most: int = 64) -> list[Done]:

@@ -258,16 +258,18 @@ class Space:
         lease: Lease | None = None,
         timeout: float | None = None,
         part: str = "kv",
+        layers: tuple[int, int] | None = None,
     ) -> Restored:
         """Fills each of into, C-contiguous writable buffers, with the block of its key. A block of another length is
         code 17, one that is not stored 21 or 2; a buffer whose code is not 0 is undefined. A list or tuple of buffers
         is pieces, as of put. In a chained namespace leading ones may be None, of code 0: they are not loaded, and say
         what the others continue, without which object storage does not give those. Of blocks that have parts (begin) it
-        loads one."""
+        loads one. Of blocks of a Shape it loads layers (first, last), last not among them, to where they are in the
+        whole block; other bytes stay as they are. ValueError, Invalid: there are no such layers."""
         names = self._pair(keys, into)
-        if in_pieces(into):
-            if library().version >= PIECES:
-                done = self._queued(timeout, lambda q, t: q.restore(self, names, into, lease, t, part))
+        if layers is not None or in_pieces(into):
+            if layers is not None or library().version >= PIECES:
+                done = self._queued(timeout, lambda q, t: q.restore(self, names, into, lease, t, part, layers))
                 return Restored(done.results)
             with Copies(self._store, into, True) as copies:
                 restored = self.restore(names, copies.whole, lease, timeout, part)
@@ -305,17 +307,20 @@ class Space:
     ) -> Writer:
         """Begins a block of parts: 1 to 16 names, "kv" the usual one, with bytes of each. It is
         found when it is committed with all of them written, behind parent as of put. Who does not commit it within life
-        seconds (None: a minute) has it dropped. timeout is of the namespace's opening."""
+        seconds (None: a minute) has it dropped. With a library before version 10 timeout is of the namespace's opening
+        alone."""
         names = self._pair(key, [None])
         if parent is not None and len(parent) != KEY:
             raise ValueError(f"parent has {len(parent)} bytes, must be {KEY}")
-        number, n = c.c_uint64(), len(parts)
-        listed = array(PartStruct, n)(*((named(name), size) for name, size in parts.items()))
+        listed, number = array(PartStruct, len(parts))(*((named(n), size) for n, size in parts.items())), c.c_uint64()
+        if library().version >= PIECES:
+            done = self._queued(timeout, lambda q, t: q._begin(self, names, listed, parent, depth, life, t))
+            return Writer(self._store, done.lease.number)
         within = _ms(life)
         self._scoped(
             timeout,
             lambda sc, _: library().call(
-                "begin", self._store._number, sc, parent, depth, names, listed, n, within, c.byref(number)
+                "begin", self._store._number, sc, parent, depth, names, listed, len(parts), within, c.byref(number)
             ),
         )
         return Writer(self._store, number.value)

@@ -422,11 +422,12 @@ class Space:
         lease: Lease | None = None,
         timeout: float | None = None,
         part: str = "kv",
+        layers: tuple[int, int] | None = None,
     ) -> Restored:
         held = lease._lease if lease is not None else None
-        if library().version < PIECES and (part != "kv" or in_pieces(into)):
+        if library().version < PIECES and layers is None and (part != "kv" or in_pieces(into)):
             return await self._calls.threads.within(timeout, lambda t: self._space.restore(keys, into, held, t, part))
-        done = await self._queued(timeout, lambda q, t: q.restore(self._space, keys, into, held, t, part))
+        done = await self._queued(timeout, lambda q, t: q.restore(self._space, keys, into, held, t, part, layers))
         return Restored(done.results)
 
     async def begin(
