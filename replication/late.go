@@ -185,7 +185,7 @@ func (x *session) move(w *work) {
 			if w.chain.Direction.ByLayer() {
 				at.layer = p.layers.From
 			}
-			if n != nil && n != w.node && x.again(w.chain, &p, at, nil) {
+			if n != nil && n != w.node && x.again(w.chain, &p, w.node, at, nil) {
 				on[n.i] = true
 				continue
 			}

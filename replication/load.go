@@ -99,8 +99,8 @@ func (l *load) end(why error, quiet bool) {
 			err = why
 		}
 		first := cmp.Or(l.first[at], err)
-		if p := l.piece(at); !quiet || !copies.Elsewhere(err) || !x.again(l.chain, p, at, first) {
-			x.owed.Paid(p.node.i, l.chain.each)
+		if p := l.piece(at); !quiet || !copies.Elsewhere(err) || !x.again(l.chain, p, l.node, at, first) {
+			x.owed.Paid(l.node.i, l.chain.each)
 			x.miss(l.chain, at.block, p.layers, first)
 		}
 	}
@@ -239,7 +239,7 @@ func (l *load) take(chunks []skep.Chunk) {
 		}
 		l.told(ch.Err == nil)
 		delete(l.left, at)
-		x.owed.Paid(p.node.i, l.chain.each)
+		x.owed.Paid(l.node.i, l.chain.each)
 		if ch.Err != nil {
 			x.lent -= l.chain.each
 			ch.Err = cmp.Or(l.first[at], ch.Err)

@@ -248,6 +248,7 @@ func (x *session) take(op string, into []skep.Chunk) (int, error) {
 	x.left -= n
 	x.schedule()
 	if n == 0 && x.left == 0 && len(x.loads) == 0 {
+		x.owed.Done()
 		x.signal()
 		return 0, io.EOF
 	}
