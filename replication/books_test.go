@@ -261,3 +261,33 @@ func TestAProbeOfALadenNode(t *testing.T) {
 		n.owed.Add(-1 << 20)
 	})
 }
+
+// What is planned from a node and begun at another one, since that brings it sooner, is owed by that one.
+func TestWhatIsBegunElsewhereOfAPlan(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		x := plannedCluster(t, twice(2, 4), 400, ms, 50*ms)
+		x.judged()
+		x.cost = time.Second
+		x.begin(false, skep.Chain{})
+		was, all := x.books(x.ses), int64(0)
+		for into := make([]skep.Chunk, 4); ; {
+			k, err := x.ses.Next(t.Context(), into)
+			if errors.Is(err, io.EOF) {
+				break
+			}
+			require.NoError(t, err)
+			for i := range into[:k] {
+				into[i].Release()
+			}
+			got := x.books(x.ses)
+			if got[0] > was[0] {
+				all += got[0] - was[0]
+			}
+			was = got
+		}
+		require.Positive(t, all, "it is begun there")
+		require.Less(t, x.nodes[1].asked.Load(), int64(150))
+		require.NoError(t, x.ses.Close(t.Context()))
+	})
+}
