@@ -49,14 +49,13 @@ func (b *Book) Moves(from, to int, bytes int64) {
 	b.Owes(to, bytes)
 }
 
-// Done is for when nothing is on its way: no node owes the session anything. The tag invariants has it panic where one does.
+// Done is for when nothing is on its way: the tag invariants has it panic where a node owes the session anything yet.
 func (b *Book) Done() {
 	for i, bytes := range b.owed {
 		if invariants && bytes != 0 {
 			panic(fmt.Sprintf("node %d owes %d bytes, and nothing is on its way", i, bytes))
 		}
 	}
-	b.Settle()
 }
 
 // Settle has no node owe the session anything, from now on.
