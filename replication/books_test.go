@@ -78,11 +78,13 @@ func (r *rig) slowed(node int) {
 	r.now.Load().nodes[node].runs.Begin(now.Add(-10*time.Second)).End(now, false)
 }
 
-// A chain is on two nodes, and neither has given anything. Whoever is to give a block owes it: the one that it is planned
-// from, until another one is asked for it.
+// A chain is on two nodes, and neither has given anything. Whoever is to give a block owes it: the one that it is
+// planned from, until another one is asked for it.
 func TestWhoIsAskedOwesTheBytes(t *testing.T) {
 	t.Parallel()
 	const n, each = 40, 300
+	spoilt := func(r *rig) { r.nodes[1].gate = nil; r.nodes[1].spoilt.Store(true) }
+	down := func(r *rig) { r.nodes[1].gate = nil; r.nodes[1].down.Store(true) }
 	for name, c := range map[string]struct {
 		before func(r *rig)
 		then   func(t *testing.T, ses skep.Session)
@@ -91,8 +93,8 @@ func TestWhoIsAskedOwesTheBytes(t *testing.T) {
 	}{
 		"begun":                   {},
 		"slow from the beginning": {before: func(r *rig) { r.slowed(1) }, moved: true},
-		"down":                    {before: func(r *rig) { r.nodes[1].gate = nil; r.nodes[1].down.Store(true) }, moved: true},
-		"damaged":                 {before: func(r *rig) { r.nodes[1].gate = nil; r.nodes[1].spoilt.Store(true) }, moved: true},
+		"down":                    {before: down, moved: true},
+		"damaged":                 {before: spoilt, moved: true},
 		"late": {
 			before: func(r *rig) { r.nodes[0].deaf = true }, // it keeps what it was asked for
 			then:   func(*testing.T, skep.Session) { <-time.After(20 * time.Second) },
@@ -101,7 +103,7 @@ func TestWhoIsAskedOwesTheBytes(t *testing.T) {
 		"stopped": {then: func(t *testing.T, ses skep.Session) { require.NoError(t, ses.Stop(t.Context(), -1)) }, none: true},
 		"closed":  {then: func(t *testing.T, ses skep.Session) { require.NoError(t, ses.Close(t.Context())) }, none: true},
 		"down, and closed": {
-			before: func(r *rig) { r.nodes[1].gate = nil; r.nodes[1].down.Store(true) },
+			before: down,
 			then:   func(t *testing.T, ses skep.Session) { require.NoError(t, ses.Close(t.Context())) },
 			none:   true,
 		},
