@@ -90,7 +90,7 @@ func (s many) probe(ctx context.Context, now time.Time, sp *space, salt skep.Sal
 	if len(runs) == 0 || len(runs[0]) == 0 {
 		return
 	}
-	c := restLine(n).Probe(now)
+	c := n.lookups.Probe(now, n.owed.Load() > 0)
 	if c == nil {
 		return
 	}

@@ -181,11 +181,8 @@ func (x *session) move(w *work) {
 		p.moved = true
 		n, _ := x.further(w.chain, &p)
 		for b := p.from; b < p.to; b++ {
-			at := place{block: b}
-			if w.chain.Direction.ByLayer() {
-				at.layer = p.layers.From
-			}
-			if n != nil && n != w.node && x.again(w.chain, &p, at, nil) {
+			at := w.chain.at(b, p.layers)
+			if n != nil && n != w.node && x.again(w.chain, &p, w.node, at, nil) {
 				on[n.i] = true
 				continue
 			}

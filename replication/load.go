@@ -38,7 +38,7 @@ func (x *session) load(w *work) {
 	l := &load{work: w, x: x, begun: make(chan struct{}), done: make(chan struct{}), left: map[place]struct{}{}}
 	for _, p := range w.pieces {
 		for b := p.from; b < p.to; b++ {
-			l.left[l.place(b, p.layers)] = struct{}{}
+			l.left[l.chain.at(b, p.layers)] = struct{}{}
 		}
 	}
 	// What is answered is not known to be over before the node says so, whoever has given up waiting meanwhile.
@@ -66,8 +66,8 @@ func (w *work) leased() bool {
 	return !slices.ContainsFunc(w.pieces, func(p piece) bool { return p.lease == 0 })
 }
 
-func (l *load) place(block int, layers skep.Range) place {
-	if l.chain.Direction.ByLayer() {
+func (c *chain) at(block int, layers skep.Range) place {
+	if c.Direction.ByLayer() {
 		return place{block, layers.From}
 	}
 	return place{block, 0}
@@ -99,8 +99,8 @@ func (l *load) end(why error, quiet bool) {
 			err = why
 		}
 		first := cmp.Or(l.first[at], err)
-		if p := l.piece(at); !quiet || !copies.Elsewhere(err) || !x.again(l.chain, p, at, first) {
-			x.owed.Paid(p.node.i, l.chain.each)
+		if p := l.piece(at); !quiet || !copies.Elsewhere(err) || !x.again(l.chain, p, l.node, at, first) {
+			x.owed.Paid(l.node.i, l.chain.each)
 			x.miss(l.chain, at.block, p.layers, first)
 		}
 	}
@@ -134,7 +134,7 @@ func (l *load) rest() []place {
 // piece is what a chunk is of.
 func (l *load) piece(at place) *piece {
 	for i := range l.pieces {
-		if p := &l.pieces[i]; at.block >= p.from && at.block < p.to && l.place(at.block, p.layers) == at {
+		if p := &l.pieces[i]; at.block >= p.from && at.block < p.to && l.chain.at(at.block, p.layers) == at {
 			return p
 		}
 	}
@@ -219,7 +219,7 @@ func (l *load) take(chunks []skep.Chunk) {
 		}
 		p := &l.pieces[ch.Chain]
 		ch.Chain, ch.Block = l.chain.number, ch.Block+p.head
-		at := l.place(ch.Block, ch.Layers)
+		at := l.chain.at(ch.Block, ch.Layers)
 		if _, ok := l.left[at]; !ok || l.failed[at] != nil {
 			ch.Release()
 			continue
@@ -239,7 +239,7 @@ func (l *load) take(chunks []skep.Chunk) {
 		}
 		l.told(ch.Err == nil)
 		delete(l.left, at)
-		x.owed.Paid(p.node.i, l.chain.each)
+		x.owed.Paid(l.node.i, l.chain.each)
 		if ch.Err != nil {
 			x.lent -= l.chain.each
 			ch.Err = cmp.Or(l.first[at], ch.Err)

@@ -221,6 +221,7 @@ func (x *session) workOf(c *chain, i int, runs []sched.Run) *work {
 		}
 		if p.node.i != i {
 			p.moved = true
+			x.owed.Moves(p.node.i, i, c.each*int64(r.To-r.From))
 			_, p = x.further(c, &p)
 		}
 		w.add(p)

@@ -39,8 +39,8 @@ func (x *session) further(c *chain, of *piece) (n *node, p piece) {
 }
 
 // again has a chunk of a piece loaded from another node of its group, into the same place: nobody writes there any more.
-// first is why it did not come from the first one. It is false where there is no such node. x.mu is held.
-func (x *session) again(c *chain, of *piece, at place, first error) bool {
+// from owes it, first is why it did not come from the first one. False: there is no such node. x.mu is held.
+func (x *session) again(c *chain, of *piece, from *node, at place, first error) bool {
 	n, p := x.further(c, of)
 	if n == nil || x.closed {
 		return false
@@ -56,6 +56,7 @@ func (x *session) again(c *chain, of *piece, at place, first error) bool {
 	}
 	w.add(p)
 	w.bytes += c.each
+	x.owed.Moves(from.i, n.i, c.each)
 	if first != nil {
 		w.first[at] = first
 	}
@@ -81,7 +82,7 @@ func (x *session) tryAgain(i int) {
 			continue
 		}
 		for _, p := range w.pieces {
-			x.owed.Paid(p.node.i, w.chain.each*int64(p.to-p.from))
+			x.owed.Paid(i, w.chain.each*int64(p.to-p.from))
 			for b := p.from; b < p.to; b++ {
 				x.miss(w.chain, b, p.layers, why)
 			}

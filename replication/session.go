@@ -56,8 +56,7 @@ type waiting struct {
 
 func newSession(s many, r *skep.RestoreRequest) *session {
 	return &session{st: s, sums: r.Sums, window: r.Window, loads: map[*load]struct{}{}, active: make([]int, len(s.nodes)),
-		owed:  owed.New(s.debts),
-		retry: make([][]*work, len(s.nodes)), more: make(chan struct{}, 1)}
+		owed: owed.New(s.debts), retry: make([][]*work, len(s.nodes)), more: make(chan struct{}, 1)}
 }
 
 // begin begins what may be begun of a session.
@@ -248,6 +247,7 @@ func (x *session) take(op string, into []skep.Chunk) (int, error) {
 	x.left -= n
 	x.schedule()
 	if n == 0 && x.left == 0 && len(x.loads) == 0 {
+		x.owed.Done()
 		x.signal()
 		return 0, io.EOF
 	}

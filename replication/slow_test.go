@@ -3,6 +3,7 @@ package replication
 import (
 	"context"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -188,10 +189,10 @@ func (s *stall) wrap(of skep.Session, r *skep.RestoreRequest) skep.Session {
 
 type stalledSession struct {
 	skep.Session
-	s    *stall
-	r    *skep.RestoreRequest
-	once sync.Once
-	over chan struct{}
+	s        *stall
+	r        *skep.RestoreRequest
+	stopping atomic.Bool
+	over     chan struct{}
 
 	mu   sync.Mutex
 	left int
@@ -226,25 +227,26 @@ func (s *stalledSession) Next(ctx context.Context, into []skep.Chunk) (int, erro
 
 // Stop takes its time, and until it is over the node writes what nobody wants.
 func (s *stalledSession) Stop(ctx context.Context, chain int) error {
-	s.once.Do(func() {
-		<-time.After(s.s.stops)
-		s.mu.Lock()
-		for i := range s.r.Chains {
-			c := &s.r.Chains[i]
-			blocks, _ := c.Blocks.In(len(c.Keys))
-			for b := blocks.From; b < blocks.To; b++ {
-				if at := int64(b-blocks.From) * c.Dest.Stride; c.Dest.Memory != nil && !s.gave[[2]int{i, b}] {
-					clear(c.Dest.Memory[at : at+300])
-				}
+	if s.stopping.Swap(true) {
+		<-s.over
+		return nil
+	}
+	<-time.After(s.s.stops)
+	s.mu.Lock()
+	for i := range s.r.Chains {
+		c := &s.r.Chains[i]
+		blocks, _ := c.Blocks.In(len(c.Keys))
+		for b := blocks.From; b < blocks.To; b++ {
+			if at := int64(b-blocks.From) * c.Dest.Stride; c.Dest.Memory != nil && !s.gave[[2]int{i, b}] {
+				clear(c.Dest.Memory[at : at+300])
 			}
 		}
-		s.mu.Unlock()
-		s.s.mu.Lock()
-		s.s.stopped++
-		s.s.mu.Unlock()
-		close(s.over)
-	})
-	<-s.over
+	}
+	s.mu.Unlock()
+	s.s.mu.Lock()
+	s.s.stopped++
+	s.s.mu.Unlock()
+	close(s.over)
 	return nil
 }
 

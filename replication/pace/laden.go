@@ -22,6 +22,20 @@ func (p Pair) Line(laden bool) *Line {
 	return p.rest
 }
 
+// Probe is Line.Probe of what is known of the node at rest, as a call of the line that laden says. What the answer of a
+// laden node takes is the most that it takes at rest: it counts there where it is less than was expected.
+func (p Pair) Probe(now time.Time, laden bool) *Call {
+	if !laden {
+		return p.rest.Probe(now)
+	}
+	if !p.rest.probes(now) {
+		return nil
+	}
+	c := p.laden.Begin(now)
+	c.of = p.rest
+	return c
+}
+
 // Both is what is usual of lookups at nodes that owe the client nothing, and at others.
 type Both struct{ rest, laden Others }
 

@@ -65,7 +65,7 @@ type Call struct {
 	heard time.Time     // something came, or it began
 	most  time.Duration // the longest that nothing came
 	gap   time.Duration // of any call of the line
-	probe bool
+	of    *Line         // whose probe it is; nil: it is none
 	late  bool
 }
 
@@ -129,6 +129,24 @@ func (k Kind) tooLong(d time.Duration) time.Duration { return outlier*d + k.Floo
 // End ends a call. answered says that the node answered, well or not; else that nobody waits any more, or that the
 // node is away.
 func (c *Call) End(now time.Time, answered bool) {
+	if c.end(now, answered); c.of != nil {
+		c.of.probed(now, c, answered)
+	}
+}
+
+// probed notes that a probe ended, which was a call of this line or of one beside it.
+func (l *Line) probed(now time.Time, c *Call, answered bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.probing = false
+	l.rest(now, c.most)
+	if l != c.line && answered && c.most < max(l.mute, l.middle()) {
+		l.mute = 0
+		l.note(c)
+	}
+}
+
+func (c *Call) end(now time.Time, answered bool) {
 	l := c.line
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -138,13 +156,8 @@ func (c *Call) End(now time.Time, answered bool) {
 	l.under = l.under[:last]
 	c.gap = max(c.gap, l.mutely(c, now))
 	c.most = max(c.most, now.Sub(c.heard))
-	if c.probe {
-		l.probing = false
-	}
-	if c.probe || !answered {
-		l.rest(now, c.most)
-	}
 	if !answered {
+		l.rest(now, c.most)
 		if l.kind.Queues || c.gap > c.most/2 { // else others went on
 			l.mute = max(l.mute, l.kind.tooLong(c.most))
 		}
@@ -154,6 +167,11 @@ func (c *Call) End(now time.Time, answered bool) {
 	} else {
 		l.mute = 0
 	}
+	l.note(c)
+}
+
+// note notes how long a call took. mu is held.
+func (l *Line) note(c *Call) {
 	l.took[l.n%kept] = c.most
 	l.gaps[l.n%recent] = c.gap
 	if l.n++; l.n <= few || l.n%few == 0 || c.most > l.usual {
@@ -307,16 +325,23 @@ func (o Others) Due(l *Line) time.Duration {
 // Probe says whether a slow node is to be asked to see whether it still is, and begins that call. It is asked one at a
 // time, and the less often the longer it takes.
 func (l *Line) Probe(now time.Time) *Call {
-	l.mu.Lock()
-	if l.probing || now.Before(l.probe) {
-		l.mu.Unlock()
+	if !l.probes(now) {
 		return nil
 	}
-	l.probing = true
-	l.mu.Unlock()
 	c := l.Begin(now)
-	c.probe = true
+	c.of = l
 	return c
+}
+
+// probes says that a probe is to be made, which is under way from then on.
+func (l *Line) probes(now time.Time) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.probing || now.Before(l.probe) {
+		return false
+	}
+	l.probing = true
+	return true
 }
 
 // Ready says whether it is time for a probe.

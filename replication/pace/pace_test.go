@@ -125,6 +125,38 @@ func TestLookupsBehindRestoresAreApart(t *testing.T) {
 	require.Equal(t, 600*ms, both.Due(b.Line(true)), "as others that are laden")
 }
 
+// A probe of a node that gives the client bytes is of its laden line. It is the node's one probe all the same, and a
+// quick answer shows that the node is not slow at rest; a late one, or none, shows nothing of that.
+func TestAProbeOfALadenNode(t *testing.T) {
+	t.Parallel()
+	p := NewPair(Lookups)
+	rest, laden := p.Line(false), p.Line(true)
+	now := answers(rest, start, recent, 200*ms)
+	c := p.Probe(now, true)
+	require.Same(t, laden, c.Line())
+	require.Nil(t, p.Probe(now, true), "one at a time")
+	require.Nil(t, p.Probe(now, false))
+	now = now.Add(time.Second)
+	require.Equal(t, 200*ms, rest.Expect(now), "it waits, and nothing at rest does")
+	require.Equal(t, time.Second, laden.Expect(now))
+	c.End(now, true)
+	require.Equal(t, 200*ms, rest.Expect(now))
+	for _, laden := range []bool{true, false} {
+		require.Nil(t, p.Probe(now.Add(probeLate-1), laden), "the next one has its time")
+	}
+	now = now.Add(probeLate)
+	p.Probe(now, true).End(now.Add(ms), false)
+	require.Equal(t, 200*ms, rest.Expect(now), "no answer")
+	for i := range recent/2 + 1 {
+		require.True(t, rest.slowBeside(ms, now), "after %d answers", i)
+		now = now.Add(probeLate)
+		p.Probe(now, true).End(now.Add(ms), true)
+	}
+	require.False(t, rest.slowBeside(ms, now))
+	now = now.Add(probeLate)
+	require.Same(t, rest, p.Probe(now, false).Line())
+}
+
 // Among nodes that are alike the one that is asked least is asked; one that is slow beside another is not.
 func TestWhoIsAsked(t *testing.T) {
 	t.Parallel()

@@ -190,6 +190,9 @@ type lasts = atomic.Pointer[func() time.Time]
 // machine's clock is set back.
 func (d *Directory) Lasting(f func() time.Time) { d.lasts.Store(&f) }
 
+// Now is the time by which credentials end.
+func (d *Directory) Now() time.Time { return later(d.clock(), &d.lasts) }
+
 // OpenAs makes a directory that is open: everybody is this tenant, with these rights and no others. For a server whose
 // socket only one user can reach, in front of one that knows that user as somebody.
 func OpenAs(tenant string, rights Rights) (*Directory, error) {

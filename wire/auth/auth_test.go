@@ -87,7 +87,9 @@ func TestAnEndedTokenStaysEndedWhenTheClockIsSetBack(t *testing.T) {
 	id, err := d.token("a token of some length")
 	require.NoError(t, err)
 	require.NoError(t, id.Check(clock, Read))
+	require.Equal(t, clock, d.Now())
 	known = ends
+	require.Equal(t, ends, d.Now())
 	require.ErrorIs(t, id.Check(clock, Read), ErrDenied, "of one who is connected")
 	_, err = d.token("a token of some length")
 	require.ErrorIs(t, err, errExpired)
@@ -95,6 +97,7 @@ func TestAnEndedTokenStaysEndedWhenTheClockIsSetBack(t *testing.T) {
 	defer id.Until(func() { close(over) })()
 	<-over
 	known, clock = ends.Add(-time.Hour), ends
+	require.Equal(t, ends, d.Now())
 	require.ErrorIs(t, id.Check(clock, Read), ErrDenied, "by the clock")
 }
 

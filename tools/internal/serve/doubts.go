@@ -9,7 +9,8 @@ import (
 	"github.com/skepkv/skep/wire/auth"
 )
 
-// Doubts lists what settings may say and hardly mean. capacity is the store's, in bytes; 0: as is set.
+// Doubts lists what settings may say and hardly mean. capacity is the store's, in bytes; 0: as is set. now is what
+// credentials end by.
 func (c *Config) Doubts(capacity int64, now time.Time) (out []string) {
 	if capacity == 0 {
 		capacity = int64(c.Store.CapacityBytes)
@@ -44,7 +45,7 @@ func (c *Config) Doubts(capacity int64, now time.Time) (out []string) {
 
 // tellDoubts says in the log what c hardly means.
 func (s *server) tellDoubts(c *Config, capacity int64) {
-	for _, d := range c.Doubts(capacity, time.Now()) {
+	for _, d := range c.Doubts(capacity, s.dir.Now()) {
 		s.log.Warn(d)
 	}
 }

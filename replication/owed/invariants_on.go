@@ -1,0 +1,5 @@
+//go:build invariants
+
+package owed
+
+const invariants = true
