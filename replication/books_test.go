@@ -151,6 +151,28 @@ func TestWhoIsAskedOwesTheBytes(t *testing.T) {
 	}
 }
 
+// A restore under a lease says how large blocks are neither by a lookup nor by a stride. The namespace does.
+func TestBytesOfALeaseAreTheNamespaces(t *testing.T) {
+	t.Parallel()
+	const n, each = 40, 300
+	synctest.Test(t, func(t *testing.T) {
+		r := clusterOf(t, twice(2, 4), skep.Cache)
+		keys := chainOf(1, n)
+		r.put(keys, 0, n)
+		chain := skep.Chain{Scope: r.scope(), Keys: keys, Lease: r.find(keys, 10*time.Minute).Lease.ID}
+		gate := make(chan struct{})
+		r.nodes[0].gate, r.nodes[1].gate = gate, gate
+		ses, err := r.Restore(t.Context(), &skep.RestoreRequest{Chains: []skep.Chain{chain}})
+		require.NoError(t, err)
+		synctest.Wait()
+		owed := r.books(ses)
+		require.EqualValues(t, n*each, owed[0]+owed[1])
+		close(gate)
+		require.NoError(t, skep.Drain(t.Context(), ses, func(ch *skep.Chunk) error { ch.Release(); return ch.Err }))
+		require.NoError(t, ses.Close(t.Context()))
+	})
+}
+
 // Whatever nodes do, and the caller, who is to give what is always in the books.
 func TestBooksOfRestoresThatGoWrong(t *testing.T) {
 	t.Parallel()

@@ -278,7 +278,7 @@ func (x *session) place(c *chain, spans []span, size int64) {
 		}
 	}
 	if size < 0 {
-		size = cmp.Or(c.Dest.Stride, guess)
+		size = cmp.Or(c.Dest.Stride, c.space.each())
 	} else if size > 0 {
 		c.space.size.Store(size)
 	}
