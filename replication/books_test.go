@@ -157,6 +157,10 @@ func TestBytesOfALeaseAreTheNamespaces(t *testing.T) {
 	const n, each = 40, 300
 	synctest.Test(t, func(t *testing.T) {
 		r := clusterOf(t, twice(2, 4), skep.Cache)
+		var err error
+		r.ns, err = r.OpenNamespace(t.Context(), skep.NamespaceSpec{Tenant: "t", Name: "sized", Chained: true,
+			Shape: skep.Shape{Kind: skep.Opaque, BlockTokens: 4, Bytes: each}})
+		require.NoError(t, err)
 		keys := chainOf(1, n)
 		r.put(keys, 0, n)
 		chain := skep.Chain{Scope: r.scope(), Keys: keys, Lease: r.find(keys, 10*time.Minute).Lease.ID}
