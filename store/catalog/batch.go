@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/cockroachdb/pebble/v2"
-	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/layout"
@@ -183,7 +182,7 @@ func (c *Catalog) Commit(ctx context.Context, b *Batch, sync bool) error {
 			o = pebble.Sync
 		}
 		if err := c.db.Apply(batch, o); err != nil {
-			if vfs.IsNoSpaceError(err) { // not skep.Full, after which nothing has happened
+			if noRoom(err) { // not skep.Full, after which nothing has happened
 				return &skep.Error{Op: op, Kind: skep.Failed, Field: "catalog", Err: err}
 			}
 			return err

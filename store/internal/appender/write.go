@@ -23,7 +23,7 @@ const (
 // appends under way at once. Each block's result is filled.
 func (w *Appender) Write(ctx context.Context, ns *namespaces.Namespace, st space.Stream, blocks []*Block) error {
 	if st == space.User && w.Full() {
-		w.Decline(blocks, skep.Full)
+		w.Decline(blocks, w.Why())
 		return nil
 	}
 	keys := make([]index.Fingerprint, len(blocks))

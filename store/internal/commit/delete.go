@@ -37,6 +37,9 @@ func (r *Rows) Delete(ctx context.Context, ns *namespaces.Namespace, t namespace
 	var tombs []segment.Tombstone
 	var list []deletion
 	sided := map[index.Fingerprint]catalog.SideID{}
+	if err := r.Catalog.Refuses("delete"); err != nil {
+		return out, err
+	}
 	b := r.Catalog.NewBatch()
 	r.changes.Lock()
 	defer r.changes.Unlock()

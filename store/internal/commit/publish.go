@@ -35,6 +35,9 @@ func (r *Rows) publish(ns *namespaces.Namespace, g *space.Group, blocks []*Block
 		exclusive = exclusive || in.Replaces != nil
 	}
 	if exclusive {
+		if err := r.Catalog.Refuses("put"); err != nil {
+			return err
+		}
 		r.changes.Lock()
 		defer r.changes.Unlock()
 		r.supersede(ns, g, blocks, b)

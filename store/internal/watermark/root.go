@@ -15,6 +15,7 @@ type Numbers struct{ Namespace, Instance uint32 }
 type Catalog interface {
 	NewBatch() *catalog.Batch
 	Commit(ctx context.Context, b *catalog.Batch, sync bool) error
+	Refuses(op string) error
 }
 
 // Root gives out the numbers of a store, and keeps them in the catalog's root row.
@@ -96,6 +97,9 @@ func (r *Root) State(n Numbers, clean bool) catalog.StoreState {
 
 // Save commits b together with the root row.
 func (r *Root) Save(ctx context.Context, c Catalog, b *catalog.Batch, sync bool) error {
+	if err := c.Refuses("commit"); err != nil {
+		return err
+	}
 	r.row.Lock()
 	defer r.row.Unlock()
 	b.PutStore(r.State(r.Numbers(), false))
@@ -106,6 +110,9 @@ func (r *Root) Save(ctx context.Context, c Catalog, b *catalog.Batch, sync bool)
 // in an error the numbers are as before; sure says what is to become of that error. No other root row is made
 // meanwhile.
 func (r *Root) SaveNumbers(ctx context.Context, c Catalog, b *catalog.Batch, n Numbers, sure func(error) error) error {
+	if err := c.Refuses("commit"); err != nil {
+		return err
+	}
 	r.row.Lock()
 	defer r.row.Unlock()
 	b.PutStore(r.State(n, false))
