@@ -31,6 +31,9 @@ func (c *Catalog) NewBatch() *Batch {
 	return &Batch{b: new(pebble.Batch), key: make([]byte, 0, 32)}
 }
 
+// End ends a batch that is not to be committed.
+func (b *Batch) End() { b.b = nil }
+
 // Len is how many changes the batch holds.
 func (b *Batch) Len() int { return int(b.b.Count()) }
 
@@ -182,7 +185,7 @@ func (c *Catalog) Commit(ctx context.Context, b *Batch, sync bool) error {
 			o = pebble.Sync
 		}
 		if err := c.db.Apply(batch, o); err != nil {
-			if noRoom(err) { // not skep.Full, after which nothing has happened
+			if noSpace(err) { // not skep.Full, after which nothing has happened
 				return &skep.Error{Op: op, Kind: skep.Failed, Field: "catalog", Err: err}
 			}
 			return err

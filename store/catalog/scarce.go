@@ -21,8 +21,13 @@ import (
 // descriptors: nothing fails.
 //
 // A file system without space is waited for in the same way: what could be written of a log stays, and the rest
-// follows. Commits that have not begun are refused meanwhile (refuse). So is one that was mounted anew for reading, for as
-// long as it takes: what was read before is read on.
+// follows. Commits that have not begun are refused meanwhile (refuse). One that was mounted anew for reading is waited
+// for, too, for as long as it takes: what was read before is read on.
+//
+// A sync that fails is never made again, whatever its error: the kernel may have dropped what was to be synced, and
+// says of the next sync that all is well. The catalog has failed then, and who opens it again goes by what is on the
+// drive. So it is where a file system turns read-only and a sync is the first to meet it. Pebble renames files while it
+// opens only, and links none: neither is made again.
 
 const (
 	// spareFiles lasts for a log, a flush and a manifest with its marker, and a few tables that are read.
@@ -31,8 +36,6 @@ const (
 	closeFor = time.Second
 	// scarceEvery is how soon an opening tries again.
 	scarceEvery = 20 * time.Millisecond
-	// forEver is how long a change waits for a file system that is for reading.
-	forEver = 1 << 62 * time.Nanosecond
 )
 
 // isScarce is true for errors that say that the process, or the machine, is out of descriptors.
@@ -43,8 +46,8 @@ func isScarce(err error) bool {
 // isReadOnlyFS is true for errors that say that a file system takes no changes.
 func isReadOnlyFS(err error) bool { return errors.Is(err, syscall.EROFS) }
 
-// noRoom is true for what a file system refuses a change for, and may take it later.
-func noRoom(err error) bool { return vfs.IsNoSpaceError(err) || isReadOnlyFS(err) }
+// noSpace is true for what a file system refuses a change for, and may take it later.
+func noSpace(err error) bool { return vfs.IsNoSpaceError(err) || isReadOnlyFS(err) }
 
 // spares are descriptors held in reserve: the catalog's directory, opened again and again.
 type spares struct {
@@ -128,11 +131,11 @@ func (g *guard) unwritable(op string) error {
 }
 
 // again makes a try, and makes it again while there is no descriptor or, where it is a change, no space, for at most
-// patience. Descriptors come from the reserve first. While the catalog is being opened a try is the only one: who
-// opens it is told.
+// patience. Descriptors come from the reserve first. While the file system is for reading no patience ends. Each
+// try's error counts by itself. While the catalog is being opened a try is the only one: who opens it is told.
 func (g *guard) again(patience time.Duration, change bool, try func() error) error {
 	err := try()
-	wanted := func() bool { return isScarce(err) || change && noRoom(err) }
+	wanted := func() bool { return isScarce(err) || change && noSpace(err) }
 	if !wanted() || !g.opened.Load() {
 		return err
 	}
@@ -142,17 +145,19 @@ func (g *guard) again(patience time.Duration, change bool, try func() error) err
 		defer g.spares.waited.Add(1) // first: who looks sees one or the other
 	}
 	g.log.Warn("the catalog lacks descriptors or space, or is on a file system for reading; it tries again", "err", err)
-	if isReadOnlyFS(err) {
-		g.spares.fixed.Add(1)
-		defer g.spares.fixed.Add(-1)
-		patience = forEver
-	}
+	fixed := false
+	defer func() { g.spares.fix(fixed, false) }()
 	end, closing := time.Now().Add(patience), g.closing
 	for ; wanted(); err = try() {
+		was := fixed
+		fixed = isReadOnlyFS(err)
+		g.spares.fix(was, fixed)
 		if isScarce(err) && g.spares.give() || vfs.IsNoSpaceError(err) && g.makeRoom != nil && g.makeRoom() {
 			continue
 		}
-		if time.Now().After(end) {
+		if fixed && closing != nil {
+			end = time.Now().Add(patience)
+		} else if time.Now().After(end) {
 			return err
 		}
 		t := time.NewTimer(scarceEvery)
@@ -166,6 +171,18 @@ func (g *guard) again(patience time.Duration, change bool, try func() error) err
 		}
 	}
 	return err
+}
+
+// fix counts a change that waits for a file system that is for reading, or does so no more.
+func (s *spares) fix(was, is bool) {
+	if was == is {
+		return
+	}
+	if is {
+		s.fixed.Add(1)
+	} else {
+		s.fixed.Add(-1)
+	}
 }
 
 // waits says whether a change waits for a descriptor or for space, or has since seen.

@@ -6,6 +6,7 @@ import (
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/index"
+	"github.com/skepkv/skep/store/catalog"
 	"github.com/skepkv/skep/store/internal/namespaces"
 	"github.com/skepkv/skep/store/internal/space"
 )
@@ -62,7 +63,7 @@ func (w *Appender) Write(ctx context.Context, ns *namespaces.Namespace, st space
 			if waits {
 				continue
 			}
-			if skep.KindOf(err) != skep.Full && skep.KindOf(err) != skep.DeviceFailed {
+			if !catalog.NoRoom(err) && skep.KindOf(err) != skep.DeviceFailed {
 				return err
 			}
 			w.Decline(blocks[:n], skep.KindOf(err))

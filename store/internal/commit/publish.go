@@ -36,6 +36,7 @@ func (r *Rows) publish(ns *namespaces.Namespace, g *space.Group, blocks []*Block
 	}
 	if exclusive {
 		if err := r.Catalog.Refuses("put"); err != nil {
+			b.End()
 			return err
 		}
 		r.changes.Lock()

@@ -95,9 +95,11 @@ func (r *Root) State(n Numbers, clean bool) catalog.StoreState {
 	return st
 }
 
-// Save commits b together with the root row.
+// Save commits b together with the root row, and ends it in any case. One that the catalog would refuse waits for no
+// other; one that began to wait before does so to its end, whatever becomes of ctx.
 func (r *Root) Save(ctx context.Context, c Catalog, b *catalog.Batch, sync bool) error {
 	if err := c.Refuses("commit"); err != nil {
+		b.End()
 		return err
 	}
 	r.row.Lock()
@@ -111,6 +113,7 @@ func (r *Root) Save(ctx context.Context, c Catalog, b *catalog.Batch, sync bool)
 // meanwhile.
 func (r *Root) SaveNumbers(ctx context.Context, c Catalog, b *catalog.Batch, n Numbers, sure func(error) error) error {
 	if err := c.Refuses("commit"); err != nil {
+		b.End()
 		return err
 	}
 	r.row.Lock()
