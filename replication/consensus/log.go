@@ -174,8 +174,8 @@ const leastSpace = 16 << 20
 // spaceToCut is the same for entries to be cut from the end: what replaces them fits, too.
 const spaceToCut = leastSpace + 4<<20
 
-// space is Full where there is less of it than so many bytes. Where the file system does not say, there is enough; where
-// it does not answer, the log has failed.
+// space is Full where there is less of it than so many bytes. Where the file system does not say, there is enough;
+// where it does not answer, the log has failed.
 func (s *logs) space(least uint64) error {
 	var u vfs.DiskUsage
 	said := false

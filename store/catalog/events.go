@@ -113,9 +113,9 @@ func (g *guard) unflushed() error {
 	return g.health.mu.err
 }
 
-// Refuses says why a commit that has not begun would be refused; nil: it would not. Who commits under a lock asks before
-// taking it: the commit that is the first to wait for the file system may hold it. Who asked before that one waited, and
-// wants the lock now, waits as long as it does, whatever its context says: locks know no contexts.
+// Refuses says why a commit that has not begun would be refused; nil: it would not. Who commits under a lock asks
+// before taking it: the commit that is the first to wait for the file system may hold it. Who asked before that one
+// waited, and wants the lock now, waits as long as it does, whatever its context says: locks know no contexts.
 func (c *Catalog) Refuses(op string) error { return c.refuse(op) }
 
 // refuse says why a commit should not even try: a change waits for a descriptor,

@@ -287,8 +287,8 @@ func TestEachTryOfAChangeCounts(t *testing.T) {
 		meets error
 		long  bool // for longer than its patience
 		says  skep.Kind
-	}{{meets: syscall.ENOSPC, says: skep.Full}, {meets: syscall.EROFS, says: skep.ReadOnly}, {meets: syscall.EMFILE, says: skep.Full},
-		{syscall.EROFS, true, skep.ReadOnly}, {meets: syscall.ENOSPC, says: skep.Full}}
+	}{{meets: syscall.ENOSPC, says: skep.Full}, {meets: syscall.EROFS, says: skep.ReadOnly},
+		{meets: syscall.EMFILE, says: skep.Full}, {syscall.EROFS, true, skep.ReadOnly}, {meets: syscall.ENOSPC, says: skep.Full}}
 	for name, last := range map[string]struct {
 		meets error
 		long  bool
