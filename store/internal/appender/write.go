@@ -6,7 +6,6 @@ import (
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/index"
-	"github.com/skepkv/skep/store/catalog"
 	"github.com/skepkv/skep/store/internal/namespaces"
 	"github.com/skepkv/skep/store/internal/space"
 )
@@ -63,10 +62,11 @@ func (w *Appender) Write(ctx context.Context, ns *namespaces.Namespace, st space
 			if waits {
 				continue
 			}
-			if !catalog.NoRoom(err) && skep.KindOf(err) != skep.DeviceFailed {
+			why := skep.KindOf(err)
+			if why != skep.Full && why != skep.ReadOnly && why != skep.DeviceFailed {
 				return err
 			}
-			w.Decline(blocks[:n], skep.KindOf(err))
+			w.Decline(blocks[:n], why)
 			blocks = blocks[n:]
 			continue
 		}
