@@ -26,6 +26,7 @@ type fallible struct {
 	old      bool                      // knows no lookup of runs
 	newer    []byte                    // the map that it tells
 	stale    int                       // so many puts are refused, as by an older map
+	noRoom   skep.Kind                 // puts end in an error of this kind
 	writers  *writers                  // when set, notes who may write where
 	dies     atomic.Int64              // the node goes down when so many chunks have been handed out; 0: it does not
 	spoilt   atomic.Bool               // every block is damaged
@@ -167,6 +168,9 @@ func (f *fallible) Put(ctx context.Context, r *skep.PutRequest) ([]skep.PutResul
 	if f.stale > 0 {
 		f.stale--
 		return nil, &skep.Error{Op: "put", Kind: skep.StaleMap}
+	}
+	if f.noRoom != 0 {
+		return nil, &skep.Error{Op: "put", Kind: f.noRoom}
 	}
 	return try(f, func() ([]skep.PutResult, error) { return f.Store.Put(ctx, r) })
 }

@@ -276,7 +276,7 @@ func (p *putting) put(ctx context.Context, x run) error {
 	if old {
 		p.stale.Store(&err)
 	}
-	if err != nil && ctx.Err() == nil && (old || p.s.away(err)) {
+	if err != nil && ctx.Err() == nil && (old || p.s.away(err) || checks.NoRoom(err)) {
 		p.declined(x, checks.Reason(err))
 		return nil
 	}
@@ -373,7 +373,9 @@ func (s many) Begin(ctx context.Context, r *skep.BeginRequest) (skep.BlockWriter
 	}
 	var lost error
 	acks, begun, holders := s.acks(sp), 0, s.holders(sp, r.Salt, e.Anchor)
-	c := copies.NewWriter(acks, func(err error) (skep.Kind, bool) { return checks.Reason(err), s.away(err) })
+	c := copies.NewWriter(acks, func(err error) (skep.Kind, bool) {
+		return checks.Reason(err), s.away(err) || checks.NoRoom(err)
+	})
 	for _, at := range holders {
 		n, q := s.owner[at], q
 		var of skep.BlockWriter

@@ -114,6 +114,27 @@ func TestANodeThatIsDownUnderReplicas(t *testing.T) {
 	}
 }
 
+// A node answers a put with an error that says it has no room, as it does before it knows for certain: its copies are
+// declined for that reason, and those of other nodes stay.
+func TestANodeThatHasNoRoomUnderReplicas(t *testing.T) {
+	t.Parallel()
+	const n = 40
+	for _, kind := range []skep.Kind{skep.Full, skep.ReadOnly} {
+		for _, class := range []skep.Class{skep.Durable, skep.Cache} {
+			r := clusterOf(t, twice(3, 4), class)
+			r.nodes[1].noRoom = kind
+			keys := chainOf(1, n)
+			for i, x := range r.put(keys, 0, n) {
+				if class == skep.Durable && r.has(1, keys, i) {
+					require.Equal(t, skep.PutResult{Reason: kind}, x, "block %d", i)
+				} else {
+					require.Equal(t, skep.PutResult{Outcome: skep.Committed}, x, "block %d", i)
+				}
+			}
+		}
+	}
+}
+
 // Chains of one block go to each node in one put. Each is on its own two nodes, and where one of them is down a durable
 // one is declined by itself.
 func TestChainsOfOneGoToEachNodeInOnePut(t *testing.T) {

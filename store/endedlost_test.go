@@ -39,21 +39,29 @@ func requireEnded(t *testing.T, o Options, stays skep.Scope, keys []skep.Key) {
 	require.NoError(t, s.Close())
 }
 
-// With three copies two drives may be lost, and the catalog with them: whichever they are, a namespace that was deleted
-// stays so, and one that was not is known.
-func TestADeletionSurvivesAsManyDrivesAsItsBlocks(t *testing.T) {
-	t.Parallel()
+// oneStaysOneGoes makes a store with a namespace of three copies that stays, and one of so many that was deleted, and
+// closes it.
+func oneStaysOneGoes(t *testing.T, devices, copies int) (o Options, stays skep.Scope, keys []skep.Key) {
+	t.Helper()
 	ctx := testContext(t)
-	o := small(tempRoot(t, "store"))
-	o.DeviceCount, o.CacheBytes, o.Degraded = 5, -1, DegradedAlways
+	o = small(tempRoot(t, "store"))
+	o.DeviceCount, o.CacheBytes, o.Degraded = devices, -1, DegradedAlways
 	s, err := Open(ctx, o)
 	require.NoError(t, err)
-	stays, keys := openSpace(t, s, "stays", skep.Durable, 3, true), chainKeys(1, 7)
-	gone := openSpace(t, s, "gone", skep.Durable, 3, true)
+	stays, keys = openSpace(t, s, "stays", skep.Durable, 3, true), chainKeys(1, 7)
+	gone := openSpace(t, s, "gone", skep.Durable, copies, true)
 	requireOutcome(t, skep.Committed, putRun(t, s, stays, keys, 3000))
 	requireOutcome(t, skep.Committed, putRun(t, s, gone, keys, 3000))
 	require.NoError(t, s.DeleteNamespace(ctx, gone.Namespace))
 	require.NoError(t, s.Close())
+	return o, stays, keys
+}
+
+// With three copies two drives may be lost, and the catalog with them: whichever they are, a namespace that was deleted
+// stays so, and one that was not is known.
+func TestADeletionSurvivesAsManyDrivesAsItsBlocks(t *testing.T) {
+	t.Parallel()
+	o, stays, keys := oneStaysOneGoes(t, 5, 3)
 	for first := range o.DeviceCount {
 		for second := range first {
 			t.Run(sprintf("without %d and %d", second, first), func(t *testing.T) {
@@ -71,17 +79,7 @@ func TestADeletionSurvivesAsManyDrivesAsItsBlocks(t *testing.T) {
 // was deleted the second knows as well.
 func TestARebuildWithoutADriveHasDeletionsLoggedAgain(t *testing.T) {
 	t.Parallel()
-	ctx := testContext(t)
-	o := small(tempRoot(t, "store"))
-	o.DeviceCount, o.CacheBytes, o.Degraded = 4, -1, DegradedAlways
-	s, err := Open(ctx, o)
-	require.NoError(t, err)
-	stays, keys := openSpace(t, s, "stays", skep.Durable, 3, true), chainKeys(1, 7)
-	gone := openSpace(t, s, "gone", skep.Durable, 1, true)
-	requireOutcome(t, skep.Committed, putRun(t, s, stays, keys, 3000))
-	requireOutcome(t, skep.Committed, putRun(t, s, gone, keys, 3000))
-	require.NoError(t, s.DeleteNamespace(ctx, gone.Namespace))
-	require.NoError(t, s.Close())
+	o, stays, keys := oneStaysOneGoes(t, 4, 1)
 	for first := range o.DeviceCount {
 		for second := range o.DeviceCount {
 			if second == first {

@@ -18,7 +18,7 @@ func (s *Store) PutSidecar(ctx context.Context, sc skep.Scope, key skep.Key, pie
 	}
 	defer s.gate.Leave()
 	if s.catalogRoom.Full() {
-		return &skep.Error{Op: op, Kind: skep.Full, Field: "catalog"}
+		return &skep.Error{Op: op, Kind: s.catalogRoom.Kind(), Field: "catalog"}
 	}
 	ns, t, err := s.names.Resolve(op, sc)
 	if err != nil {

@@ -11,3 +11,9 @@ func Reason(err error) skep.Kind {
 	}
 	return skep.Unavailable
 }
+
+// NoRoom says of a put's error that the node has no room, or takes no changes: other nodes may.
+func NoRoom(err error) bool {
+	k := skep.KindOf(err)
+	return k == skep.Full || k == skep.ReadOnly
+}

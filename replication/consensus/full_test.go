@@ -6,6 +6,7 @@ import (
 	"syscall"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
@@ -118,4 +119,41 @@ func TestALogThatFoundNoSpace(t *testing.T) {
 	require.ErrorIs(t, err, skep.Failed)
 	require.Contains(t, err.Error(), "data/raft/log")
 	require.Contains(t, err.Error(), "start the server again")
+}
+
+// muteFS does not say what is free while it is held, as it is once it is mute.
+type muteFS struct {
+	vfs.FS
+	mute atomic.Bool
+	held chan struct{}
+}
+
+func (f *muteFS) GetDiskUsage(dir string) (vfs.DiskUsage, error) {
+	if f.mute.Load() {
+		<-f.held
+	}
+	return f.FS.GetDiskUsage(dir)
+}
+
+// A file system that does not answer when it is asked for its space fails the log in time, as one does that does not
+// write: nobody waits for ever.
+func TestALogWhoseFileSystemDoesNotAnswer(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		fs := &muteFS{FS: vfs.NewMem(), held: make(chan struct{})}
+		s := open(t, fs)
+		fs.mute.Store(true)
+		done := make(chan error, 1)
+		go func() { done <- s.StoreLog(&raft.Log{Index: 1}) }()
+		time.Sleep(2 * patience)
+		synctest.Wait()
+		if len(done) == 0 {
+			t.Error("an entry waits for ever")
+		} else {
+			require.ErrorIs(t, <-done, skep.Failed)
+			require.ErrorIs(t, s.space(leastSpace), skep.Failed)
+		}
+		close(fs.held)
+		_ = s.db.Close()
+	})
 }

@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/cockroachdb/pebble/v2"
-	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/layout"
@@ -31,6 +30,9 @@ func (c *Catalog) NewBatch() *Batch {
 	// Not c.db.NewBatch: a failed catalog must not touch Pebble, and this is the same.
 	return &Batch{b: new(pebble.Batch), key: make([]byte, 0, 32)}
 }
+
+// End ends a batch that is not to be committed.
+func (b *Batch) End() { b.b = nil }
 
 // Len is how many changes the batch holds.
 func (b *Batch) Len() int { return int(b.b.Count()) }
@@ -183,7 +185,7 @@ func (c *Catalog) Commit(ctx context.Context, b *Batch, sync bool) error {
 			o = pebble.Sync
 		}
 		if err := c.db.Apply(batch, o); err != nil {
-			if vfs.IsNoSpaceError(err) { // not skep.Full, after which nothing has happened
+			if noSpace(err) { // not skep.Full, after which nothing has happened
 				return &skep.Error{Op: op, Kind: skep.Failed, Field: "catalog", Err: err}
 			}
 			return err

@@ -85,7 +85,7 @@ func (g *guard) backgroundError(err error) {
 	lasted := time.Since(h.mu.since)
 	h.mu.Unlock()
 	g.log.Error("catalog flush or compaction failed; it will be tried again", "err", err.Error(), "failing_for", lasted)
-	if lasted > g.timeout && !vfs.IsNoSpaceError(err) && !isScarce(err) && !pebble.IsCorruptionError(err) {
+	if lasted > g.timeout && !noSpace(err) && !isScarce(err) && !pebble.IsCorruptionError(err) {
 		g.fail(fmt.Errorf("flushes or compactions have failed for %v: %w", lasted.Round(time.Second), err))
 	}
 }
@@ -94,7 +94,7 @@ func (g *guard) backgroundOK() {
 	g.health.tableErrors.Store(0)
 	g.health.mu.Lock()
 	defer g.health.mu.Unlock()
-	if vfs.IsNoSpaceError(g.health.mu.err) {
+	if noSpace(g.health.mu.err) {
 		g.spares.waited.Add(1) // commits may have, for a flush: each has its whole timeout now
 	}
 	g.health.mu.err = nil
@@ -107,11 +107,16 @@ func (g *guard) unflushed() error {
 	}
 	g.health.mu.Lock()
 	defer g.health.mu.Unlock()
-	if !vfs.IsNoSpaceError(g.health.mu.err) {
+	if !noSpace(g.health.mu.err) {
 		return nil
 	}
 	return g.health.mu.err
 }
+
+// Refuses says why a commit that has not begun would be refused; nil: it would not. Who commits under a lock asks
+// before taking it: the commit that is the first to wait for the file system may hold it. Who asked before that one
+// waited, and wants the lock now, waits as long as it does, whatever its context says: locks know no contexts.
+func (c *Catalog) Refuses(op string) error { return c.refuse(op) }
 
 // refuse says why a commit should not even try: a change waits for a descriptor,
 // or commits wait for a flush that cannot happen for want of space.
@@ -121,10 +126,15 @@ func (g *guard) refuse(op string) error {
 			return err
 		}
 	}
+	if err := g.unwritable(op); err != nil {
+		return err
+	}
 	if g.spares.waiting.Load() > 0 {
 		return &skep.Error{Op: op, Kind: skep.Full, Field: "catalog's descriptors or space"}
 	}
-	if err := g.unflushed(); err != nil {
+	if err := g.unflushed(); isReadOnlyFS(err) {
+		return &skep.Error{Op: op, Kind: skep.ReadOnly, Field: "catalog filesystem", Err: err}
+	} else if err != nil {
 		return &skep.Error{Op: op, Kind: skep.Full, Field: "catalog filesystem", Err: err}
 	}
 	return nil

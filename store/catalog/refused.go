@@ -11,3 +11,10 @@ func Refused(err error) bool {
 	}
 	return false
 }
+
+// NoRoom says of an error that there is no room for what was asked for and may be later: in the store, or in the
+// catalog's file system, which may also be for reading.
+func NoRoom(err error) bool {
+	k := skep.KindOf(err)
+	return k == skep.Full || k == skep.ReadOnly
+}

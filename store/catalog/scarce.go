@@ -21,7 +21,13 @@ import (
 // descriptors: nothing fails.
 //
 // A file system without space is waited for in the same way: what could be written of a log stays, and the rest
-// follows. Commits that have not begun are refused meanwhile (refuse).
+// follows. Commits that have not begun are refused meanwhile (refuse). One that was mounted anew for reading is waited
+// for, too, for as long as it takes: what was read before is read on.
+//
+// A sync that fails is never made again, whatever its error: the kernel may have dropped what was to be synced, and
+// says of the next sync that all is well. The catalog has failed then, and who opens it again goes by what is on the
+// drive. So it is where a file system turns read-only and a sync is the first to meet it. Pebble renames files while it
+// opens only, and links none: neither is made again.
 
 const (
 	// spareFiles lasts for a log, a flush and a manifest with its marker, and a few tables that are read.
@@ -37,10 +43,17 @@ func isScarce(err error) bool {
 	return errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE)
 }
 
+// isReadOnlyFS is true for errors that say that a file system takes no changes.
+func isReadOnlyFS(err error) bool { return errors.Is(err, syscall.EROFS) }
+
+// noSpace is true for what a file system refuses a change for, and may take it later.
+func noSpace(err error) bool { return vfs.IsNoSpaceError(err) || isReadOnlyFS(err) }
+
 // spares are descriptors held in reserve: the catalog's directory, opened again and again.
 type spares struct {
 	waiting atomic.Int32 // changes that wait for a descriptor or for space
 	waited  atomic.Int64 // changes that have waited
+	fixed   atomic.Int32 // of those that wait, since the file system is for reading
 	mu      locks.Mutex[locks.CatalogSpares]
 	fs      vfs.FS
 	dir     string
@@ -97,19 +110,32 @@ func (s *spares) Close() error {
 
 // Scarce fills the reserve of descriptors and says, with skep.Full, that there are none for it, or that a change
 // waits for a descriptor or for space: then nothing that can wait should be asked for.
+// It is skep.ReadOnly where a change waits for a file system that is for reading.
 func (c *Catalog) Scarce() error {
+	if err := c.unwritable("catalog"); err != nil {
+		return err
+	}
 	if err := c.spares.fill(); isScarce(err) || c.spares.waiting.Load() > 0 {
 		return &skep.Error{Op: "catalog", Kind: skep.Full, Field: "descriptors or space", Err: err}
 	}
 	return nil
 }
 
+// unwritable is skep.ReadOnly while a change waits for a file system that is for reading.
+func (g *guard) unwritable(op string) error {
+	if g.spares.fixed.Load() == 0 {
+		return nil
+	}
+	return &skep.Error{Op: op, Kind: skep.ReadOnly, Field: "file system of the catalog", Value: "for reading",
+		Limit: "one for writing: mount it so; where that does not help, repair it and start again"}
+}
+
 // again makes a try, and makes it again while there is no descriptor or, where it is a change, no space, for at most
-// patience. Descriptors come from the reserve first. While the catalog is being opened a try is the only one: who
-// opens it is told.
+// patience. Descriptors come from the reserve first. While the file system is for reading no patience ends. Each
+// try's error counts by itself. While the catalog is being opened a try is the only one: who opens it is told.
 func (g *guard) again(patience time.Duration, change bool, try func() error) error {
 	err := try()
-	wanted := func() bool { return isScarce(err) || change && vfs.IsNoSpaceError(err) }
+	wanted := func() bool { return isScarce(err) || change && noSpace(err) }
 	if !wanted() || !g.opened.Load() {
 		return err
 	}
@@ -118,13 +144,20 @@ func (g *guard) again(patience time.Duration, change bool, try func() error) err
 		defer g.spares.waiting.Add(-1)
 		defer g.spares.waited.Add(1) // first: who looks sees one or the other
 	}
-	g.log.Warn("the catalog lacks descriptors or space; it tries again", "err", err)
+	g.log.Warn("the catalog lacks descriptors or space, or is on a file system for reading; it tries again", "err", err)
+	fixed := false
+	defer func() { g.spares.fix(fixed, false) }()
 	end, closing := time.Now().Add(patience), g.closing
 	for ; wanted(); err = try() {
-		if isScarce(err) && g.spares.give() || !isScarce(err) && g.makeRoom != nil && g.makeRoom() {
+		was := fixed
+		fixed = isReadOnlyFS(err)
+		g.spares.fix(was, fixed)
+		if isScarce(err) && g.spares.give() || vfs.IsNoSpaceError(err) && g.makeRoom != nil && g.makeRoom() {
 			continue
 		}
-		if time.Now().After(end) {
+		if fixed && closing != nil {
+			end = time.Now().Add(patience)
+		} else if time.Now().After(end) {
 			return err
 		}
 		t := time.NewTimer(scarceEvery)
@@ -138,6 +171,18 @@ func (g *guard) again(patience time.Duration, change bool, try func() error) err
 		}
 	}
 	return err
+}
+
+// fix counts a change that waits for a file system that is for reading, or does so no more.
+func (s *spares) fix(was, is bool) {
+	if was == is {
+		return
+	}
+	if is {
+		s.fixed.Add(1)
+	} else {
+		s.fixed.Add(-1)
+	}
 }
 
 // waits says whether a change waits for a descriptor or for space, or has since seen.

@@ -277,3 +277,67 @@ func TestOpenWithoutAReserveIsClosed(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, c.Close())
 }
+
+// What a change waits for may change while it does: a full file system turns read-only, and back. It waits for each as
+// long as that is waited for, and says what it waits for now; another error ends it.
+func TestEachTryOfAChangeCounts(t *testing.T) {
+	t.Parallel()
+	const patience = time.Minute
+	stages := []struct {
+		meets error
+		long  bool // for longer than its patience
+		says  skep.Kind
+	}{{meets: syscall.ENOSPC, says: skep.Full}, {meets: syscall.EROFS, says: skep.ReadOnly},
+		{meets: syscall.EMFILE, says: skep.Full}, {syscall.EROFS, true, skep.ReadOnly}, {meets: syscall.ENOSPC, says: skep.Full}}
+	for name, last := range map[string]struct {
+		meets error
+		long  bool
+	}{"it succeeds": {}, "another error": {meets: syscall.EIO}, "full for too long": {syscall.ENOSPC, true}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				c := open(t, vfs.NewMem())
+				var meets atomic.Pointer[error]
+				done := make(chan error, 1)
+				meet := func(err error, long bool) {
+					meets.Store(&err)
+					wait := patience / 3
+					if long {
+						wait = 3 * patience
+					}
+					time.Sleep(wait)
+				}
+				meets.Store(&stages[0].meets)
+				go func() { done <- c.again(patience, true, func() error { return *meets.Load() }) }()
+				for _, s := range stages {
+					meet(s.meets, s.long)
+					require.Empty(t, done)
+					require.ErrorIs(t, c.Scarce(), s.says)
+					require.ErrorIs(t, c.Refuses("test"), s.says)
+				}
+				meet(last.meets, last.long)
+				require.Equal(t, last.meets, <-done)
+				require.NoError(t, c.Scarce())
+				require.NoError(t, c.Refuses("test"))
+			})
+		})
+	}
+}
+
+// A sync that fails fails the catalog at once, also where a write with that error would be waited for: a second one
+// would say that all is well of what the first has lost.
+func TestAFailedSyncIsNotMadeAgain(t *testing.T) {
+	t.Parallel()
+	for _, errno := range []error{syscall.EROFS, syscall.ENOSPC} {
+		f := &fault{err: errno, match: ops("", ".log", errorfs.OpFileSync, errorfs.OpFileSyncData, errorfs.OpFileSyncTo)}
+		c, err := Open(testDir, Options{FS: faulty(vfs.NewMem(), f), Logger: quiet()})
+		require.NoError(t, err)
+		f.on.Store(true)
+		b := c.NewBatch()
+		b.PutStore(StoreState{NextSeq: 7})
+		require.ErrorIs(t, c.Commit(bg, b, true), skep.Failed)
+		require.ErrorIs(t, c.Err(), errno)
+		require.EqualValues(t, 1, f.hits.Load())
+		_ = c.Close()
+	}
+}

@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 
@@ -42,17 +43,20 @@ func Of(dir string) (at string, named bool, err error) {
 	}
 	const another = "name the catalog's directory (--catalog-dir, store.catalog_dir)"
 	if err != nil {
-		return bad(skep.Other, "", "", err)
+		return bad(skep.Other, "", "a file that can be read; else "+another, err)
 	}
 	var n note
 	if err := json.Unmarshal(b, &n); err != nil || !filepath.IsAbs(n.Catalog) {
 		return bad(skep.Damaged, string(b[:min(len(b), 100)]), "what skep wrote there; else "+another, err)
 	}
 	if n.Of != of(dir) {
-		return bad(skep.Foreign, n.Catalog, "for this directory, which is a copy of another, or was copied here: "+another, nil)
+		const limit = "for this directory, which is a copy of another, or was copied here: " + another
+		return bad(skep.Foreign, n.Catalog, limit, nil)
 	}
-	if what, _, err := catalog.Look(vfs.Default, n.Catalog); err != nil || what != catalog.CatalogThere { // not mounted, say
-		const limit = "a directory with a catalog; " + another + ": where none is there, one is made anew from the devices"
+	if what, _, err := catalog.Look(vfs.Default, n.Catalog); err != nil || what != catalog.CatalogThere {
+		// It is not mounted, say.
+		const limit = "a directory with a catalog; " + another +
+			": where none is there, one is made anew from the devices"
 		return bad(skep.Missing, n.Catalog, limit, err)
 	}
 	return n.Catalog, true, nil
@@ -79,15 +83,35 @@ func Find(fsys vfs.FS, dir string, at *string) error {
 	return err
 }
 
-// Remember notes that the catalog of the store in dir is at a place, an absolute path; an empty one changes nothing.
-// Where that fails it has to be named again, and log says so.
+// Remember notes that the catalog of the store in dir is at a place, an absolute path; an empty one is noted nowhere.
+// Where that fails it has to be named again, and log says so. It removes what crashes left of noting it before. The
+// caller has the directory locked.
 func Remember(fsys vfs.FS, dir, at string, log *slog.Logger) {
-	if at == "" || fsys != vfs.Default {
+	if fsys != vfs.Default {
+		return
+	}
+	if err := tidy(dir); err != nil {
+		log.Warn("what a crash left of a file is not removed", "file", filepath.Join(dir, file), "error", err)
+	}
+	if at == "" {
 		return
 	}
 	if err := remember(dir, at); err != nil {
-		log.Warn("the store's directory does not lead to its catalog: name that at the next start", "catalog", at, "error", err)
+		log.Warn("the store's directory does not lead to its catalog: name that at the next start",
+			"catalog", at, "error", err)
 	}
+}
+
+// tidy removes the temporary files of atomicfile.Write: the file's name, a dot and digits.
+func tidy(dir string) error {
+	list, err := os.ReadDir(dir)
+	for _, f := range list {
+		digits, ours := strings.CutPrefix(f.Name(), file+".")
+		if ours && digits != "" && strings.Trim(digits, "0123456789") == "" {
+			err = errors.Join(err, os.Remove(filepath.Join(dir, f.Name())))
+		}
+	}
+	return err
 }
 
 func remember(dir, at string) error {

@@ -1,10 +1,12 @@
 package catalogdir
 
 import (
+	"log/slog"
 	"os"
 	"path/filepath"
 	"testing"
 
+	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/stretchr/testify/require"
 
 	"github.com/skepkv/skep"
@@ -74,5 +76,31 @@ func TestWhatLeadsToNoCatalog(t *testing.T) {
 	for _, text := range []string{"", "{}", `{"catalog":"here"}`, "null", string(b[:len(b)-1])} {
 		require.NoError(t, os.WriteFile(filepath.Join(dir, file), []byte(text), 0o600))
 		refused(dir, skep.Damaged)
+	}
+	require.NoError(t, os.Remove(filepath.Join(dir, file)))
+	require.NoError(t, os.Mkdir(filepath.Join(dir, file), 0o700))
+	refused(dir, skep.Other)
+}
+
+// What a crash left of writing the file goes at the next open, whether the catalog is named then or not, and nothing
+// else does.
+func TestWhatACrashLeftIsRemoved(t *testing.T) {
+	t.Parallel()
+	for _, at := range []string{"", filepath.Join(t.TempDir(), "catalog")} {
+		dir := t.TempDir()
+		mine := []string{file + ".bak", file + ".", "other.json.12"}
+		for _, name := range append([]string{file + ".8123", file + ".1"}, mine...) {
+			require.NoError(t, os.WriteFile(filepath.Join(dir, name), nil, 0o600))
+		}
+		Remember(vfs.Default, dir, at, slog.New(slog.DiscardHandler))
+		list, err := os.ReadDir(dir)
+		require.NoError(t, err)
+		var left []string
+		for _, f := range list {
+			if f.Name() != file {
+				left = append(left, f.Name())
+			}
+		}
+		require.ElementsMatch(t, mine, left)
 	}
 }

@@ -25,10 +25,11 @@ type Config struct {
 	Scarce       memory.Scarce
 	Count        *observe.Counts
 	Log          *slog.Logger
-	Full         func() bool   // the catalog has no room for what users put
-	IOBytes      int64         // of I/O buffers in the arena
-	SpaceTimeout time.Duration // of a put that waits for room
-	OpTimeout    time.Duration // of an operation of a drive
+	Full         func() bool      // the catalog has no room for what users put
+	Why          func() skep.Kind // of those that are declined for it
+	IOBytes      int64            // of I/O buffers in the arena
+	SpaceTimeout time.Duration    // of a put that waits for room
+	OpTimeout    time.Duration    // of an operation of a drive
 }
 
 // Appender writes blocks and log entries to the groups of a store. It is safe for any number of goroutines. Make it

@@ -29,7 +29,7 @@ func (w *Appender) putAgain(ctx context.Context, a *Append) error {
 			if err != space.ErrDown {
 				continue // the group could not be opened: that drive is fenced now
 			}
-		case skep.Full:
+		case skep.Full, skep.ReadOnly:
 		default:
 			if err != nil {
 				return err

@@ -23,7 +23,7 @@ const (
 // appends under way at once. Each block's result is filled.
 func (w *Appender) Write(ctx context.Context, ns *namespaces.Namespace, st space.Stream, blocks []*Block) error {
 	if st == space.User && w.Full() {
-		w.Decline(blocks, skep.Full)
+		w.Decline(blocks, w.Why())
 		return nil
 	}
 	keys := make([]index.Fingerprint, len(blocks))
@@ -62,10 +62,11 @@ func (w *Appender) Write(ctx context.Context, ns *namespaces.Namespace, st space
 			if waits {
 				continue
 			}
-			if skep.KindOf(err) != skep.Full && skep.KindOf(err) != skep.DeviceFailed {
+			why := skep.KindOf(err)
+			if why != skep.Full && why != skep.ReadOnly && why != skep.DeviceFailed {
 				return err
 			}
-			w.Decline(blocks[:n], skep.KindOf(err))
+			w.Decline(blocks[:n], why)
 			blocks = blocks[n:]
 			continue
 		}

@@ -70,7 +70,7 @@ func (c *Cleaner) carryOn(ctx context.Context, g *space.Group, recs []segment.Re
 	}
 	parts = slices.Concat(parts, k.others, k.seals)
 	for i, w := range parts {
-		if err := c.Appends.Entries(ctx, space.Kept, 0, w.Bytes()); skep.KindOf(err) == skep.Full {
+		if err := c.Appends.Entries(ctx, space.Kept, 0, w.Bytes()); catalog.NoRoom(err) {
 			return parts[i:], nil
 		} else if err != nil {
 			return nil, err

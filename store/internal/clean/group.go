@@ -61,7 +61,7 @@ func (c *Cleaner) best(ctx context.Context) (bool, error) {
 		switch k := skep.KindOf(err); {
 		case err == ErrNoGain:
 			c.Index.Futile(g.Num)
-		case k == skep.Full: // what is kept, and carried on, does not fit
+		case catalog.NoRoom(err): // what is kept, and carried on, does not fit
 		case (k == skep.DeviceFailed || k == skep.Deadline) && ctx.Err() == nil:
 			c.Index.Futile(g.Num)
 			if c.mayTell() {

@@ -31,12 +31,16 @@ type deletion struct {
 // Delete deletes keys in one commit, with their side rows and tombstones of them as intents, after which the index
 // forgets them. When the catalog refuses the commit all are there as before.
 //
-// Errors: Deadline, when ctx has ended before anything happened; the commit's.
+// Errors: Deadline, when ctx has ended before anything happened; the commit's, of which those for want of room come at
+// once (see catalog.Refuses).
 func (r *Rows) Delete(ctx context.Context, ns *namespaces.Namespace, t namespaces.Tag, keys []skep.Key) (out Deleted,
 	err error) {
 	var tombs []segment.Tombstone
 	var list []deletion
 	sided := map[index.Fingerprint]catalog.SideID{}
+	if err := r.Catalog.Refuses("delete"); err != nil {
+		return out, err
+	}
 	b := r.Catalog.NewBatch()
 	r.changes.Lock()
 	defer r.changes.Unlock()

@@ -35,6 +35,10 @@ func (r *Rows) publish(ns *namespaces.Namespace, g *space.Group, blocks []*Block
 		exclusive = exclusive || in.Replaces != nil
 	}
 	if exclusive {
+		if err := r.Catalog.Refuses("put"); err != nil {
+			b.End()
+			return err
+		}
 		r.changes.Lock()
 		defer r.changes.Unlock()
 		r.supersede(ns, g, blocks, b)

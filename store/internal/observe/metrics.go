@@ -245,7 +245,7 @@ func (t *tally) standing(st *skep.Stats) {
 // The reasons that an operator waits for. They are shown from the start, as zeros: a counter that appears with its first
 // one has no rate, and an alert on it does not see that one.
 var (
-	declines = []skep.Kind{skep.Full, skep.Quota, skep.Admission, skep.NoMemory, skep.DeviceFailed}
+	declines = []skep.Kind{skep.Full, skep.ReadOnly, skep.Quota, skep.Admission, skep.NoMemory, skep.DeviceFailed}
 	misses   = []skep.Kind{skep.NotFound, skep.Evicted, skep.Damaged, skep.DeviceFailed, skep.NoMemory, skep.Deadline}
 )
 

@@ -54,6 +54,7 @@ type Room struct {
 
 	disk    atomic.Pointer[observe.Disk]
 	full    atomic.Bool // too little is left for puts
+	fixed   atomic.Bool // the file system is for reading
 	why     atomic.Pointer[string]
 	ballast atomic.Bool // it is taken, or was tried
 }
@@ -68,6 +69,14 @@ func New(c Config) *Room {
 
 // Full says whether puts are declined.
 func (r *Room) Full() bool { return r.full.Load() }
+
+// Kind is what puts are declined as: skep.Full, or skep.ReadOnly where the file system is for reading.
+func (r *Room) Kind() skep.Kind {
+	if r.fixed.Load() {
+		return skep.ReadOnly
+	}
+	return skep.Full
+}
 
 // Why says why puts are declined; empty: they are not.
 func (r *Room) Why() string {
@@ -106,6 +115,12 @@ func (r *Room) Watch(closing <-chan struct{}, scarce func() error) {
 // Look finds out whether the catalog has room, and descriptors, for what puts add to it. scarce says that it has no
 // descriptors in reserve. One goroutine at a time calls it.
 func (r *Room) Look(scarce error) {
+	fixed := skep.KindOf(scarce) == skep.ReadOnly
+	if r.fixed.Store(fixed); fixed {
+		r.decline("read-only: the file system of the catalog takes no changes: puts are declined until it is mounted for "+
+			"writing; where that does not help, repair it and start again", scarce)
+		return
+	}
 	if scarce != nil {
 		r.decline("full: the catalog has no descriptors in reserve: puts are declined until it has", scarce)
 		return

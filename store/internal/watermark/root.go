@@ -15,6 +15,7 @@ type Numbers struct{ Namespace, Instance uint32 }
 type Catalog interface {
 	NewBatch() *catalog.Batch
 	Commit(ctx context.Context, b *catalog.Batch, sync bool) error
+	Refuses(op string) error
 }
 
 // Root gives out the numbers of a store, and keeps them in the catalog's root row.
@@ -94,8 +95,13 @@ func (r *Root) State(n Numbers, clean bool) catalog.StoreState {
 	return st
 }
 
-// Save commits b together with the root row.
+// Save commits b together with the root row, and ends it in any case. One that the catalog would refuse waits for no
+// other; one that began to wait before does so to its end, whatever becomes of ctx.
 func (r *Root) Save(ctx context.Context, c Catalog, b *catalog.Batch, sync bool) error {
+	if err := c.Refuses("commit"); err != nil {
+		b.End()
+		return err
+	}
 	r.row.Lock()
 	defer r.row.Unlock()
 	b.PutStore(r.State(r.Numbers(), false))
@@ -106,6 +112,10 @@ func (r *Root) Save(ctx context.Context, c Catalog, b *catalog.Batch, sync bool)
 // in an error the numbers are as before; sure says what is to become of that error. No other root row is made
 // meanwhile.
 func (r *Root) SaveNumbers(ctx context.Context, c Catalog, b *catalog.Batch, n Numbers, sure func(error) error) error {
+	if err := c.Refuses("commit"); err != nil {
+		b.End()
+		return err
+	}
 	r.row.Lock()
 	defer r.row.Unlock()
 	b.PutStore(r.State(n, false))

@@ -31,7 +31,10 @@ type held struct {
 	*catalog.Catalog
 	at, release chan struct{}
 	refuse      error
+	early       error // of commits that have not begun
 }
+
+func (c *held) Refuses(string) error { return c.early }
 
 func (c *held) Commit(ctx context.Context, b *catalog.Batch, sync bool) error {
 	if c.at != nil {
@@ -177,4 +180,21 @@ func TestWhatIsMadeIsSettledOnce(t *testing.T) {
 	u.Add()
 	require.NoError(t, u.Settle(sync))
 	require.Equal(t, 2, syncs)
+}
+
+// What the catalog would refuse does not wait for the commit under way, and leaves no batch that could be committed
+// without the root row.
+func TestWhatIsRefusedWaitsForNoRow(t *testing.T) {
+	t.Parallel()
+	r, c := open(t)
+	c.early = &skep.Error{Op: "commit", Kind: skep.ReadOnly}
+	r.row.Lock()
+	defer r.row.Unlock()
+	first, second := c.NewBatch(), c.NewBatch()
+	require.ErrorIs(t, r.Save(t.Context(), c, first, true), skep.ReadOnly)
+	require.ErrorIs(t, r.SaveNumbers(t.Context(), c, second, Numbers{5, 9}, same), skep.ReadOnly)
+	require.Equal(t, Numbers{}, r.Numbers())
+	for _, b := range []*catalog.Batch{first, second} {
+		require.ErrorIs(t, c.Catalog.Commit(t.Context(), b, true), skep.Invalid)
+	}
 }

@@ -90,3 +90,19 @@ func TestWhatIsNoStoreStaysAsItIs(t *testing.T) {
 	}
 	assert.NoFileExists(t, file)
 }
+
+// A store whose directory does not lead to its catalog is told as that, and not as one whose devices are missing.
+func TestADirectoryThatDoesNotLeadToItsCatalog(t *testing.T) {
+	t.Parallel()
+	_, dir := heldIn(t, 1)
+	note := filepath.Join(dir, "catalog-dir.json")
+	for _, text := range []string{"no JSON", `{"catalog":"/nowhere","of":"another"}`} {
+		require.NoError(t, os.WriteFile(note, []byte(text), 0o600))
+		said := skepRun(t, "verify", "--dir", dir)
+		assert.NotZero(t, said.Code)
+		assert.Contains(t, said.Stderr, "name the catalog's directory (--catalog-dir): where it is lost, skep rebuild")
+		assert.NotContains(t, said.Stderr, "--device")
+		named := skepRun(t, "verify", "--dir", dir, "--catalog-dir", filepath.Join(dir, "catalog"))
+		assert.Zero(t, named.Code, named.Stderr)
+	}
+}

@@ -58,6 +58,9 @@ func NextStep(err error) string {
 	if e != nil && e.Field == "catalog directory" {
 		return "leave --catalog-dir out, or name the directory of this store's catalog"
 	}
+	if e != nil && e.Op == "find catalog" {
+		return "name the catalog's directory (--catalog-dir): where it is lost, skep rebuild makes one anew from the devices"
+	}
 	if e != nil && e.Kind == skep.Conflict && e.Op == "add device" {
 		return "skep device list --dir D says which devices the store has"
 	}

@@ -1,0 +1,77 @@
+package store
+
+import (
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
+	"github.com/stretchr/testify/require"
+
+	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/store/storetest"
+)
+
+// The file system of the catalog is mounted for reading while the store serves, for longer than anything else is waited
+// for: what is there is found and read, puts and deletions are refused as read-only, the state says why, and once it is
+// mounted for writing all goes on, with what was acknowledged, without a restart.
+func TestTheCatalogsFileSystemTurnsReadOnly(t *testing.T) {
+	t.Parallel()
+	ctx := testContext(t)
+	o := small(tempRoot(t, "store"))
+	var fixed atomic.Bool
+	var refused atomic.Int64
+	o.CatalogFS = errorfs.Wrap(vfs.Default, errorfs.InjectorFunc(func(op errorfs.Op) error {
+		switch op.Kind {
+		case errorfs.OpFileSync, errorfs.OpFileSyncData, errorfs.OpFileSyncTo, errorfs.OpFileClose:
+			return nil
+		}
+		if fixed.Load() && op.Kind.ReadOrWrite() == errorfs.OpIsWrite {
+			refused.Add(1)
+			return syscall.EROFS
+		}
+		return nil
+	}))
+	o.CacheBytes, o.catalogScarce = -1, time.Nanosecond
+	s, err := Open(ctx, o)
+	require.NoError(t, err)
+	sc := openSpace(t, s, "n", skep.Durable, 1, true)
+	keys := chainKeys(1, 5)
+	requireOutcome(t, skep.Committed, putRun(t, s, sc, keys, 3000))
+
+	fixed.Store(true)
+	crew := storetest.NewCrew(t)
+	crew.Go(func(t testing.TB) { // it is the first that meets it, and waits
+		_, err := s.OpenNamespace(ctx, skep.NamespaceSpec{Tenant: "t", Name: "other", Shape: anySize})
+		require.NoError(t, err)
+	})
+	eventually(t, "the state says it", func() bool {
+		st, err := s.Stats(ctx)
+		return err == nil && len(st.State) > 9 && st.State[:9] == "read-only"
+	})
+	for tries := int64(1); tries < 20; tries = refused.Load() { // more often than one is made that waits for space
+		requireChain(t, s, sc, keys, 3000)
+		for _, r := range putRun(t, s, sc, chainKeys(2, 2), 3000) {
+			require.Equal(t, skep.PutResult{Outcome: skep.Declined, Reason: skep.ReadOnly}, r)
+		}
+		_, err = s.Delete(ctx, sc, keys)
+		require.ErrorIs(t, err, skep.ReadOnly)
+		require.ErrorContains(t, err, "file system")
+	}
+	st, err := s.Stats(ctx)
+	require.NoError(t, err)
+	require.Positive(t, st.PutDeclined[skep.ReadOnly.Error()])
+
+	fixed.Store(false)
+	crew.Wait()
+	eventually(t, "it is well", func() bool { st, err := s.Stats(ctx); return err == nil && st.State == "ok" })
+	requireOutcome(t, skep.Committed, putRun(t, s, sc, chainKeys(2, 2), 3000))
+	require.NoError(t, s.Close())
+	s, err = Open(ctx, o)
+	require.NoError(t, err)
+	requireChain(t, s, sc, keys, 3000)
+	requireChain(t, s, sc, chainKeys(2, 2), 3000)
+	require.NoError(t, s.Close())
+}
