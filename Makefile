@@ -265,7 +265,7 @@ cross-all: ## for every system it is meant to compile for, and io_uring on arm64
 	GOOS=linux GOARCH=arm64 CGO_ENABLED=0 $(GO) build $(URING) -o /dev/null ./tools/skep ./tools/skep-bench
 
 # From the commit, not from what lies here. libskep needs a C compiler and is for this machine's architecture only.
-dist: ## archives, Debian packages and the image of the commit, for linux/amd64 and linux/arm64, with SHA256SUMS (dist/)
+dist: ## archives, Debian packages, the image and Helm's chart of the commit, for linux/amd64 and linux/arm64, with SHA256SUMS (dist/)
 	$(GO) run -C tools/dist . -o $(CURDIR)/dist
 
 image: ## the container image of the commit alone, without a daemon: a tar for podman load

@@ -117,7 +117,7 @@ type Options struct {
 	// the memory table lists (Stats.Memory); the index may take what is left. 0: no cap
 	// but each one's own.
 	MemoryBytes int64
-	// IndexBytes caps the index, 64 bytes a block, with lru and s3fifo 76. An open is refused where devices of
+	// IndexBytes caps the index, 64 bytes a block, with lru 76 and s3fifo 156. An open is refused where devices of
 	// CapacityBytes could hold more blocks of BlockBytes; where blocks are smaller than
 	// that, cleaning makes room in the index too. 0: what MemoryBytes leaves, or no cap.
 	IndexBytes int64

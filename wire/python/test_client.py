@@ -285,6 +285,33 @@ class Addresses(unittest.TestCase):
                 s.Client("name:1", timeout=10)
         self.assertEqual(waits, [5, 5])
 
+    def test_a_name_that_takes_all_the_time_leaves_a_moment_to_others(self):
+        clock, tried = [100.0], []
+
+        def found(host, *_, **__):
+            if host == "slow":
+                clock[0] += 20
+                raise socket.gaierror("nobody answers")
+            return [(socket.AF_INET, 0, 0, "", (host, 1))]
+
+        class Socket:
+            def __init__(self, _):
+                pass
+
+            def settimeout(self, seconds):
+                tried.append(seconds)
+
+            def connect(self, _):
+                raise ConnectionRefusedError
+
+            def close(self):
+                pass
+
+        with mock.patch("time.monotonic", lambda: clock[0]), mock.patch("socket.socket", Socket):
+            with mock.patch("socket.getaddrinfo", found), self.assertRaises(ConnectionRefusedError):
+                s.Client("slow:1,10.0.0.2:1", timeout=10)
+        self.assertEqual(tried, [s.connection.MOMENT])
+
     def test_one_that_refuses_has_answered(self):
         frame, meaning = load("error")
         with self.assertRaises(s.Error) as e:

@@ -115,10 +115,18 @@ def _left(until):
     return seconds
 
 
+MOMENT = 0.25  # seconds that whoever is tried has at least: what finds a name's addresses heeds no time
+
+
+def _later(until):
+    return max(until, time.monotonic() + MOMENT)
+
+
 def _shares(each, until):
     """Each with the time until which it may take: what is left is shared evenly by those that are left."""
     for i, x in enumerate(each):
-        yield x, time.monotonic() + _left(until) / (len(each) - i)
+        now = time.monotonic()
+        yield x, _later(now + (until - now) / (len(each) - i))
 
 
 def _connected(family, to, until):
@@ -145,15 +153,19 @@ def dial(address, tls, until):
             why = e
     else:
         raise why
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    sock.settimeout(_left(until))
-    return sock if tls is None else tls.wrap_socket(sock, server_hostname=host)
+    try:
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sock.settimeout(_left(_later(until)))
+        return sock if tls is None else tls.wrap_socket(sock, server_hostname=host)
+    except BaseException:
+        sock.close()
+        raise
 
 
 class Client:
     """One connection. address is "host:port" or "unix:path", or several with commas between them (a path has none), of
-    which the first that answers is taken; tls an ssl.SSLContext. timeout is in seconds: of connecting to any of them,
-    and later of each wait for the server. Where none answers, the last one's OSError or Broken is raised. A server that
+    which the first that answers is taken; tls an ssl.SSLContext. timeout is in seconds: of connecting, shared evenly by
+    the addresses, and later of each wait for the server. How long it takes to find a name is the system's. Where none answers, the last one's OSError or Broken is raised. A server that
     refuses has answered: its Error is raised."""
 
     def __init__(self, address, token="", tls=None, timeout=10.0, features=7, name="python"):
@@ -168,7 +180,8 @@ class Client:
         raise why
 
     def _connect(self, address, token, tls, features, name, until):
-        self.sock, self.until = dial(address, tls, until), until
+        self.sock = dial(address, tls, until)
+        self.until = _later(until)
         try:
             self._send(HELLO, 0, hello(os.urandom(16), name, token, features))
             type_, _, _, body, _ = self._frame()

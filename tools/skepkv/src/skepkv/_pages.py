@@ -21,7 +21,7 @@ from typing import Any, ContextManager, Iterator, NamedTuple, Sequence
 
 from . import Memory, SkepError, Space, Store, Stored, connect, errors
 from ._keys import tell
-from ._library import PIECES, Placed, library
+from ._library import LAYERS, PIECES, Placed, library
 from ._region import Region
 
 log = logging.getLogger("skepkv")
@@ -373,7 +373,8 @@ class Client:
                     into = [region.at(address - region.address, n) for ((address, n),) in pages]
                     return space.restore(names, into, timeout=left(until)).landed
             before = prefix if where.chained else ()
-            if _scattered(pages, gate) and len(pages) <= MOST:
+            counted = 0 if library().version >= LAYERS else len(before)  # older ones count what is not asked for
+            if _scattered(pages, gate) and len(pages) + counted <= MOST:
                 into = Placed([*((),) * len(before), *pages])
                 return space.restore([*before, *names], into, timeout=left(until)).landed[len(before) :]
             for at, to, total, offsets in _pieces_of(pages):

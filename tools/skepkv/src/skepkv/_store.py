@@ -92,8 +92,8 @@ class Stored(NamedTuple):
 
 
 class Restored(NamedTuple):
-    """What became of each block of a restore: 0 it is there, whole, else the code of why not. It is true where every
-    block is there."""
+    """What became of each block of a restore: 0 it is there, whole or in the layers asked for, else the code of why not.
+    It is true where every block is there."""
 
     codes: bytes
 
@@ -431,7 +431,7 @@ class Space:
         return names
 
     def _queued(self, timeout: float | None, submit: Callable[["Queue", "float | None"], "int | None"]) -> "Done":
-        """Does a call that the library has for queues alone."""
+        """Does a call by a queue: the library has it for queues alone, or heeds the timeout only there."""
         from ._queue import waited
 
         return self._scoped(timeout, lambda _, ms: waited(self._store, lambda q: submit(q, ms / 1000 or None)))
