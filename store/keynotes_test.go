@@ -1,6 +1,7 @@
 package store
 
 import (
+	"context"
 	"os"
 	"path/filepath"
 	"testing"
@@ -125,4 +126,45 @@ func TestARebuildNotesKeysAnew(t *testing.T) {
 	require.NoError(t, s.Close())
 	_, err = reopened(t, o, oneKey("t", 2))
 	requireKind(t, skep.Denied, err)
+}
+
+// The first put of a namespace that is encrypted needs room to say which key is in use. Where there is none its blocks
+// are declined, as any other's are, and put when there is room again; a writer that was begun meanwhile commits then.
+func TestAPutThatCannotSayItsKeyIsDeclined(t *testing.T) {
+	t.Parallel()
+	ctx := testContext(t)
+	o := small(tempRoot(t, "store"))
+	o.EncryptionKeys, o.CacheBytes = oneKey("t", 1), -1
+	s, err := Open(ctx, o)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, s.Close()) })
+	sc, keys := openSpace(t, s, "secrets", skep.Cache, 1, true), chainKeys(1, 2)
+	begin := func() skep.BlockWriter {
+		m := skep.Manifest{{Name: skep.PartKV, Size: 9000}}
+		w, err := s.Begin(ctx, &skep.BeginRequest{Scope: sc, Key: keys[0], ValidTokens: anySize.BlockTokens, Manifest: m})
+		require.NoError(t, err)
+		require.NoError(t, w.Write(ctx, skep.PartKV, 0, content(keys[0], skep.PartKV, 1, 9000)))
+		return w
+	}
+	say := s.keys.Config.Say
+	var later skep.BlockWriter
+	for _, why := range []skep.Kind{skep.Full, skep.ReadOnly, skep.DeviceFailed} {
+		s.keys.Config.Say = func(context.Context, []byte) error { return &skep.Error{Op: "write log entries", Kind: why} }
+		declined := skep.PutResult{Outcome: skep.Declined, Reason: why}
+		require.Equal(t, []skep.PutResult{declined, declined}, putRun(t, s, sc, keys, 9000))
+		r, err := begin().Commit(ctx, skep.AckCommitted)
+		require.NoError(t, err)
+		require.Equal(t, declined, r)
+		later = begin()
+	}
+	s.keys.Config.Say = say
+	r, err := later.Commit(ctx, skep.AckCommitted)
+	require.NoError(t, err)
+	require.Equal(t, skep.Committed, r.Outcome)
+	requireOutcome(t, skep.Committed, putRun(t, s, sc, keys[1:], 9000))
+	recs := recordsOf(t, s)
+	require.Len(t, recs, 2)
+	for _, rec := range recs {
+		require.NotNil(t, rec.Sealed)
+	}
 }

@@ -62,11 +62,10 @@ func (w *Appender) Write(ctx context.Context, ns *namespaces.Namespace, st space
 			if waits {
 				continue
 			}
-			why := skep.KindOf(err)
-			if why != skep.Full && why != skep.ReadOnly && why != skep.DeviceFailed {
+			if !Declines(err) {
 				return err
 			}
-			w.Decline(blocks[:n], why)
+			w.Decline(blocks[:n], skep.KindOf(err))
 			blocks = blocks[n:]
 			continue
 		}
@@ -81,6 +80,12 @@ func (w *Appender) Write(ctx context.Context, ns *namespaces.Namespace, st space
 		}
 	}
 	return drain()
+}
+
+// Declines says whether an error declines blocks, as its kind, and does not fail their put.
+func Declines(err error) bool {
+	why := skep.KindOf(err)
+	return why == skep.Full || why == skep.ReadOnly || why == skep.DeviceFailed
 }
 
 // Decline answers puts of blocks that are not stored.

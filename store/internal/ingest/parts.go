@@ -68,7 +68,7 @@ func (w *Writer) Begin(ctx context.Context, r *skep.BeginRequest) (skep.BlockWri
 	if err := w.Describe(op, ns, t, b.in, &as); err != nil {
 		return nil, err
 	}
-	if err := w.seal(ctx, op, ns, b.in); err != nil {
+	if err := w.seal(ctx, op, ns, b.in); err != nil && !appender.Declines(err) { // there may be room at its commit
 		return nil, err
 	}
 	b.bytes = openState
@@ -205,6 +205,14 @@ func (b *open) Commit(ctx context.Context, ack skep.Ack) (skep.PutResult, error)
 	b.in.Loan = l
 	result := b.in.Result
 	blocks := []*Block{b.in}
+	if b.in.Key == nil { // the drives had no room to be told of it; or it needs none
+		if err := b.w.seal(ctx, op, b.ns, b.in); appender.Declines(err) {
+			b.w.Appends.Decline(toWrite(blocks), skep.KindOf(err))
+			return *result, nil
+		} else if err != nil {
+			return skep.PutResult{}, err
+		}
+	}
 	err := b.w.Put(ctx, b.ns, blocks, ack)
 	return *result, err
 }

@@ -5,13 +5,14 @@ import (
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/layout"
+	"github.com/skepkv/skep/store/internal/appender"
 	"github.com/skepkv/skep/store/internal/namespaces"
 	"github.com/skepkv/skep/store/segment"
 )
 
 // Prepare checks every block before anything is stored, so that bad input changes
-// nothing. Where a namespace's blocks are encrypted with a key for the first time, the drives are told.
-// REQUIRES: r.Validate.
+// nothing. Where a namespace's blocks are encrypted with a key for the first time, the drives are told. Where they have
+// no room for that, all blocks are declined, and none is left to put. REQUIRES: r.Validate.
 func (w *Writer) Prepare(ctx context.Context, ns *namespaces.Namespace, t namespaces.Tag, r *skep.PutRequest,
 	results []skep.PutResult) ([]*Block, error) {
 	const op = "put"
@@ -43,17 +44,27 @@ func (w *Writer) Prepare(ctx context.Context, ns *namespaces.Namespace, t namesp
 			return nil, skep.Invalidf(op, "depth", r.Depth, int(e.Depth)+1)
 		}
 	}
-	return out, w.seal(ctx, op, ns, out...)
+	switch err := w.seal(ctx, op, ns, out...); {
+	case appender.Declines(err):
+		w.Appends.Decline(toWrite(out), skep.KindOf(err))
+		return nil, nil
+	case err != nil:
+		return nil, err
+	}
+	return out, nil
 }
 
 // seal gives blocks that were described the key that they are to be encrypted with. Errors: why it is not at hand, and
 // why the drives cannot be told that it is in use.
 func (w *Writer) seal(ctx context.Context, op string, ns *namespaces.Namespace, list ...*Block) error {
 	key, err := w.Keys.Sealer(ctx, op, ns)
+	if err != nil {
+		return err
+	}
 	for _, in := range list {
 		in.Key = key
 	}
-	return err
+	return nil
 }
 
 func out0(in []*Block) *Block {
