@@ -30,7 +30,8 @@ const (
 	Admission Kind = 6
 	// Damaged marks bytes that do not match their checksum, on a device or in the catalog.
 	Damaged Kind = 7
-	// ReadOnly is returned by calls that change a store opened for inspection.
+	// ReadOnly is returned by calls that change a store opened for inspection, or one whose catalog's file system is
+	// mounted for reading.
 	ReadOnly Kind = 8
 	// Failed is returned once the store has stopped accepting changes because its catalog or too many devices failed.
 	Failed Kind = 9

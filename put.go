@@ -154,7 +154,7 @@ func (o Outcome) String() string {
 // PutResult is what became of one block.
 type PutResult struct {
 	Outcome Outcome
-	// Reason is why it was declined: Full, Quota, Admission, DeviceFailed; by a network client also Unavailable,
+	// Reason is why it was declined: Full, ReadOnly, Quota, Admission, DeviceFailed; by a network client also Unavailable,
 	// Overloaded, and of a cluster Denied: a node lacks the tenant's encryption key.
 	Reason  Kind
 	Differs bool // Exists, and the stored bytes are not the ones given

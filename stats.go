@@ -9,7 +9,7 @@ type Stats struct {
 	Simulated     bool      `json:"simulated"`      // a device is a simulation
 	Opened        time.Time `json:"opened"`         // when the store was opened
 	Epoch         uint64    `json:"epoch"`          // of its event cursors: another one at each open (Cursor)
-	State         string    `json:"state"`          // "ok", "read-only", "failed: why"
+	State         string    `json:"state"`          // "ok", "read-only"; or "full: ", "read-only: ", "failed: " and why
 	Idle          bool      `json:"idle"`           // of a server: clients have left; false: not known, or not
 
 	Blocks        int64 `json:"blocks"`         // stored

@@ -100,8 +100,11 @@ func TestWhoIsAskedOwesTheBytes(t *testing.T) {
 			then:   func(*testing.T, skep.Session) { <-time.After(20 * time.Second) },
 			moved:  true,
 		},
-		"stopped": {then: func(t *testing.T, ses skep.Session) { require.NoError(t, ses.Stop(t.Context(), -1)) }, none: true},
-		"closed":  {then: func(t *testing.T, ses skep.Session) { require.NoError(t, ses.Close(t.Context())) }, none: true},
+		"stopped": {
+			then: func(t *testing.T, ses skep.Session) { require.NoError(t, ses.Stop(t.Context(), -1)) },
+			none: true,
+		},
+		"closed": {then: func(t *testing.T, ses skep.Session) { require.NoError(t, ses.Close(t.Context())) }, none: true},
 		"down, and closed": {
 			before: down,
 			then:   func(t *testing.T, ses skep.Session) { require.NoError(t, ses.Close(t.Context())) },

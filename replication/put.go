@@ -339,7 +339,7 @@ func (s many) dropTailOf(ctx context.Context, n *node, sp *space, salt skep.Salt
 		_, err := n.st.Delete(ctx, skep.Scope{Namespace: id, Salt: salt}, []skep.Key{tail})
 		return err
 	})
-	if err != nil && ctx.Err() == nil && s.away(err) {
+	if err != nil && ctx.Err() == nil && (s.away(err) || checks.NoRoom(err)) {
 		return nil
 	}
 	return err
@@ -384,7 +384,8 @@ func (s many) Begin(ctx context.Context, r *skep.BeginRequest) (skep.BlockWriter
 			of, err = n.st.Begin(ctx, &q)
 			return err
 		})
-		declines := s.away(err) || errors.Is(err, skep.Denied) // this one alone, where it lacks an encryption key
+		// This one alone, where it lacks an encryption key.
+		declines := s.away(err) || checks.NoRoom(err) || errors.Is(err, skep.Denied)
 		switch {
 		case err == nil:
 			w.BlockWriter, begun = of, begun+1

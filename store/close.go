@@ -34,6 +34,7 @@ func (s *Store) close() error {
 	}
 	s.admin.Close()
 	close(s.closing)
+	s.catalog.Leave()
 	s.gate.Shut() // waits for calls under way; their waits look at closing
 	for _, err := range s.restores.Close(ctx) {
 		note(err)

@@ -14,15 +14,10 @@ import (
 	"github.com/skepkv/skep/store/storetest"
 )
 
-// The file system of the catalog is mounted for reading while the store serves, for longer than anything else is waited
-// for: what is there is found and read, puts and deletions are refused as read-only, the state says why, and once it is
-// mounted for writing all goes on, with what was acknowledged, without a restart.
-func TestTheCatalogsFileSystemTurnsReadOnly(t *testing.T) {
-	t.Parallel()
-	ctx := testContext(t)
-	o := small(tempRoot(t, "store"))
-	var fixed atomic.Bool
-	var refused atomic.Int64
+// turnsReadOnly has the catalog's file system take no changes while fixed is set, but for syncs, and counts those that
+// it refused.
+func turnsReadOnly(o *Options, fixed *atomic.Bool) *atomic.Int64 {
+	refused := new(atomic.Int64)
 	o.CatalogFS = errorfs.Wrap(vfs.Default, errorfs.InjectorFunc(func(op errorfs.Op) error {
 		switch op.Kind {
 		case errorfs.OpFileSync, errorfs.OpFileSyncData, errorfs.OpFileSyncTo, errorfs.OpFileClose:
@@ -34,6 +29,18 @@ func TestTheCatalogsFileSystemTurnsReadOnly(t *testing.T) {
 		}
 		return nil
 	}))
+	return refused
+}
+
+// The file system of the catalog is mounted for reading while the store serves, for longer than anything else is waited
+// for: what is there is found and read, puts and deletions are refused as read-only, the state says why, and once it is
+// mounted for writing all goes on, with what was acknowledged, without a restart.
+func TestTheCatalogsFileSystemTurnsReadOnly(t *testing.T) {
+	t.Parallel()
+	ctx := testContext(t)
+	o := small(tempRoot(t, "store"))
+	var fixed atomic.Bool
+	refused := turnsReadOnly(&o, &fixed)
 	o.CacheBytes, o.catalogScarce = -1, time.Nanosecond
 	s, err := Open(ctx, o)
 	require.NoError(t, err)
@@ -73,5 +80,41 @@ func TestTheCatalogsFileSystemTurnsReadOnly(t *testing.T) {
 	require.NoError(t, err)
 	requireChain(t, s, sc, keys, 3000)
 	requireChain(t, s, sc, chainKeys(2, 2), 3000)
+	require.NoError(t, s.Close())
+}
+
+// A store whose catalog waits for its file system closes all the same: it says that it did not end well, and the next
+// open, which can write, finds what was acknowledged.
+//
+// The catalog has failed then and leaves goroutines behind, so this runs in a process of its own.
+func TestCloseOnAReadOnlyFileSystem(t *testing.T) {
+	t.Parallel()
+	if !alone(t) {
+		return
+	}
+	ctx := testContext(t)
+	o := small(tempRoot(t, "store"))
+	var fixed atomic.Bool
+	refused := turnsReadOnly(&o, &fixed)
+	o.CacheBytes = -1
+	s, err := Open(ctx, o)
+	require.NoError(t, err)
+	sc := openSpace(t, s, "n", skep.Durable, 1, true)
+	keys := chainKeys(1, 5)
+	requireOutcome(t, skep.Committed, putRun(t, s, sc, keys, 3000))
+
+	fixed.Store(true)
+	crew := storetest.NewCrew(t)
+	crew.Go(func(t testing.TB) {
+		_, err := s.OpenNamespace(ctx, skep.NamespaceSpec{Tenant: "t", Name: "other", Shape: anySize})
+		require.Error(t, err)
+	})
+	eventually(t, "it is waited for", func() bool { return refused.Load() > 0 })
+	require.ErrorIs(t, s.Close(), skep.Failed)
+	crew.Wait()
+	fixed.Store(false)
+	s, err = Open(ctx, o)
+	require.NoError(t, err)
+	requireChain(t, s, sc, keys, 3000)
 	require.NoError(t, s.Close())
 }

@@ -76,7 +76,8 @@ func (s *Store) recover(ctx context.Context, root catalog.StoreState) error {
 		Harden: max(s.options.FlushInterval/100, 5*time.Millisecond)})
 	s.appends = appender.New(appender.Config{Space: s.space, Rows: s.rows, Root: s.root, Index: s.index, Puts: s.puts,
 		Arena: s.arena.Arena, Scarce: memory.NewScarce(), Count: &s.count, Log: s.log, Full: s.catalogRoom.Full,
-		Why: s.catalogRoom.Kind, IOBytes: s.options.IOBytes, SpaceTimeout: s.options.SpaceTimeout, OpTimeout: s.options.OpTimeout})
+		Why: s.catalogRoom.Kind, IOBytes: s.options.IOBytes, SpaceTimeout: s.options.SpaceTimeout,
+		OpTimeout: s.options.OpTimeout})
 	if err := s.makeIngest(); err != nil {
 		return err
 	}

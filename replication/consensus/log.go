@@ -174,19 +174,20 @@ const leastSpace = 16 << 20
 // spaceToCut is the same for entries to be cut from the end: what replaces them fits, too.
 const spaceToCut = leastSpace + 4<<20
 
-// space is Full where there is less of it than so many bytes. Where the file system does not say, there is enough;
-// where it does not answer, the log has failed.
-func (s *logs) space(least uint64) error {
-	var u vfs.DiskUsage
-	said := false
-	if err := s.guarded(func() (err error) {
-		u, err = s.fs.GetDiskUsage(s.dir)
-		said = err == nil
-		return nil
-	}); err != nil {
+// space is Full where there is less of it than so many bytes. Where the file system does not answer, the log has
+// failed.
+func (s *logs) space(least uint64) (full error) {
+	if err := s.guarded(func() error { full = s.shortOf(least); return nil }); err != nil {
 		return err
 	}
-	short := said && u.AvailBytes < least
+	return full
+}
+
+// shortOf is the same for who only looks, and waits as long as the file system does. Where it does not say, there is
+// enough.
+func (s *logs) shortOf(least uint64) error {
+	u, err := s.fs.GetDiskUsage(s.dir)
+	short := err == nil && u.AvailBytes < least
 	var full error
 	if short {
 		full = &skep.Error{Op: "raft's log", Kind: skep.Full, Field: "space in " + s.dir, Value: u.AvailBytes,

@@ -271,6 +271,10 @@ func (c *Catalog) Err() error {
 	return nil
 }
 
+// Leave says that Close follows as soon as the calls under way are over: a call that waits for a file system that is for
+// reading fails the catalog soon.
+func (c *Catalog) Leave() { c.left.Do(func() { close(c.leaving) }) }
+
 // Close waits for calls under way and closes, within three timeouts. A catalog that
 // has failed, or does not close in time, is skep.Failed: its goroutines and memory
 // stay until the process ends. Its lock is given back, and it can be opened again, unless
@@ -283,6 +287,7 @@ func (c *Catalog) Close() error {
 	}
 	c.mu.closed = true
 	c.mu.Unlock()
+	c.Leave()
 	close(c.closing)
 	if c.isFailed() {
 		return c.abandon("close catalog")

@@ -30,7 +30,9 @@ type guard struct {
 	opened  atomic.Bool   // Open is through; from here on OnFailure is told
 	failed  chan struct{} // closed when the catalog fails
 	closing chan struct{} // closed when Close begins
-	writes  atomic.Int64  // changes to the filesystem under way, see admit
+	leaving chan struct{} // closed by Leave, or when Close begins
+	left    sync.Once
+	writes  atomic.Int64 // changes to the filesystem under way, see admit
 	once    sync.Once
 	cause   error // valid once failed is closed
 
@@ -57,7 +59,7 @@ type health struct {
 
 func newGuard(o *Options) *guard {
 	return &guard{log: o.Logger, timeout: o.Timeout, patience: o.Patience, onFailure: o.OnFailure, refusal: o.Refuse, makeRoom: o.MakeRoom,
-		failed: make(chan struct{}), closing: make(chan struct{})}
+		failed: make(chan struct{}), closing: make(chan struct{}), leaving: make(chan struct{})}
 }
 
 // fail makes the catalog failed. It may be called from inside Pebble, with its

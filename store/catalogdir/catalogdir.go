@@ -90,7 +90,7 @@ func Remember(fsys vfs.FS, dir, at string, log *slog.Logger) {
 	if fsys != vfs.Default {
 		return
 	}
-	if err := tidy(dir); err != nil {
+	if err := tidy(dir, log); err != nil {
 		log.Warn("what a crash left of a file is not removed", "file", filepath.Join(dir, file), "error", err)
 	}
 	if at == "" {
@@ -103,11 +103,12 @@ func Remember(fsys vfs.FS, dir, at string, log *slog.Logger) {
 }
 
 // tidy removes the temporary files of atomicfile.Write: the file's name, a dot and digits.
-func tidy(dir string) error {
+func tidy(dir string, log *slog.Logger) error {
 	list, err := os.ReadDir(dir)
 	for _, f := range list {
 		digits, ours := strings.CutPrefix(f.Name(), file+".")
 		if ours && digits != "" && strings.Trim(digits, "0123456789") == "" {
+			log.Info("what a crash left of a file is removed", "file", f.Name(), "dir", dir)
 			err = errors.Join(err, os.Remove(filepath.Join(dir, f.Name())))
 		}
 	}

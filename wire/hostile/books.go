@@ -367,7 +367,7 @@ func dialWire(o wire.Options, n int) (*wireClient, error) {
 // refused is errShed for what the server had no room for.
 func refused(err error) error {
 	switch skep.KindOf(err) {
-	case skep.Overloaded, skep.Full, skep.Admission, skep.NoMemory, skep.Quota:
+	case skep.Overloaded, skep.Full, skep.ReadOnly, skep.Admission, skep.NoMemory, skep.Quota:
 		return fmt.Errorf("%w: %w", errShed, err)
 	}
 	return err

@@ -85,7 +85,7 @@ func (c *conn) noOnes(err error, n int) error {
 // isDeclined says that a value is not wanted, and that it would not be soon either.
 func isDeclined(err error) bool {
 	switch skep.KindOf(err) {
-	case skep.Full, skep.Quota, skep.Admission, skep.Denied: // the last: the key's node lacks an encryption key
+	case skep.Full, skep.ReadOnly, skep.Quota, skep.Admission, skep.Denied: // the last: the key's node lacks an encryption key
 		return true
 	}
 	return errors.Is(err, errPartGone)

@@ -142,7 +142,7 @@ func TestLockstepSetsThatAreDeclined(t *testing.T) {
 	}}
 	f := serve(t, st, Options{})
 	c, plain := f.lockstep(), f.dial()
-	for i, kind := range []skep.Kind{skep.Denied, skep.Full, skep.Quota, skep.Admission} {
+	for i, kind := range []skep.Kind{skep.Denied, skep.Full, skep.ReadOnly, skep.Quota, skep.Admission} {
 		for j, size := range []int{inlineBytes, 3*pieceBytes + 20_000} {
 			reason.Store(0)
 			require.Equal(t, "+OK\r\n", c.exactly(5, "SET", "k", "what was there"))
@@ -164,7 +164,7 @@ func TestLockstepSetsThatAreDeclined(t *testing.T) {
 	assert.Equal(t, []string{"+OK", "+OK"}, []string{c.reply(), c.reply()})
 	assert.Equal(t, `"w"`, plain.words("GET k"))
 
-	for _, kind := range []skep.Kind{skep.DeviceFailed, skep.NoMemory, skep.Overloaded, skep.Deadline, skep.ReadOnly} {
+	for _, kind := range []skep.Kind{skep.DeviceFailed, skep.NoMemory, skep.Overloaded, skep.Deadline} {
 		reason.Store(int32(kind))
 		f.lockstep().hungUp("SET", "k", string(randomBytes(inlineBytes)))
 	}

@@ -31,19 +31,21 @@ type deletion struct {
 // Delete deletes keys in one commit, with their side rows and tombstones of them as intents, after which the index
 // forgets them. When the catalog refuses the commit all are there as before.
 //
-// Errors: Deadline, when ctx has ended before anything happened; the commit's, of which those for want of room come at
-// once (see catalog.Refuses).
+// Errors: Deadline, when ctx has ended before anything happened; the commit's. While the catalog takes none, one may be
+// waiting under the lock: then it is refused at once, unless nobody has the lock, and refused where something is to be
+// committed.
 func (r *Rows) Delete(ctx context.Context, ns *namespaces.Namespace, t namespaces.Tag, keys []skep.Key) (out Deleted,
 	err error) {
 	var tombs []segment.Tombstone
 	var list []deletion
 	sided := map[index.Fingerprint]catalog.SideID{}
-	if err := r.Catalog.Refuses("delete"); err != nil {
+	if err := r.Catalog.Refuses("delete"); err == nil {
+		r.changes.Lock()
+	} else if !r.changes.TryLock() {
 		return out, err
 	}
-	b := r.Catalog.NewBatch()
-	r.changes.Lock()
 	defer r.changes.Unlock()
+	b := r.Catalog.NewBatch()
 	if ctx.Err() != nil { // the last moment at which nothing has happened
 		return out, &skep.Error{Op: "delete", Kind: skep.Deadline, Err: ctx.Err()}
 	}

@@ -18,6 +18,7 @@ import (
 	"io/fs"
 	"log/slog"
 	"strconv"
+	"strings"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -143,11 +144,15 @@ func (r *Room) Look(scarce error) {
 
 // decline has puts declined from now on, for the reason in text.
 func (r *Room) decline(text string, err error) {
+	was := r.Why()
 	r.why.Store(&text)
-	if !r.full.Swap(true) {
+	if r.full.Store(true); kindOf(was) != kindOf(text) {
 		r.c.Log.Error("puts are declined, everything else goes on", "why", text, "error", err, "dir", r.c.Dir)
 	}
 }
+
+// kindOf is what a text of why puts are declined begins with.
+func kindOf(text string) string { kind, _, _ := strings.Cut(text, ":"); return kind }
 
 func (r *Room) accept() {
 	if r.full.Swap(false) {

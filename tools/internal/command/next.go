@@ -58,9 +58,6 @@ func NextStep(err error) string {
 	if e != nil && e.Field == "catalog directory" {
 		return "leave --catalog-dir out, or name the directory of this store's catalog"
 	}
-	if e != nil && e.Op == "find catalog" {
-		return "name the catalog's directory (--catalog-dir): where it is lost, skep rebuild makes one anew from the devices"
-	}
 	if e != nil && e.Kind == skep.Conflict && e.Op == "add device" {
 		return "skep device list --dir D says which devices the store has"
 	}
@@ -80,6 +77,9 @@ func NextStep(err error) string {
 	}
 	if path := (*fs.PathError)(nil); errors.As(err, &path) && errors.Is(path, fs.ErrPermission) {
 		return "check who owns " + path.Path + " and who may write to it (ls -l, lsattr), or run as that user; a device is written to, whatever is done with the store"
+	}
+	if e != nil && e.Op == "find catalog" {
+		return "name the catalog's directory (--catalog-dir): where it is lost, skep rebuild makes one anew from the devices"
 	}
 	switch skep.KindOf(err) {
 	case skep.Invalid:
