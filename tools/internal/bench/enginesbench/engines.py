@@ -85,7 +85,15 @@ class Skepkv:
         return sum(tier == 2 for tier in self.space.exists(self.names))
 
     def end(self):
-        self.space.delete(self.names)
+        until = time.monotonic() + 60
+        while True:
+            try:
+                self.space.delete(self.names)
+                return
+            except self.skepkv.SkepError as e:  # a node that was away is asked again after a while
+                if e.code != self.skepkv.errors.UNAVAILABLE or time.monotonic() > until:
+                    raise
+            time.sleep(0.05)
 
     def accept(self, b):
         parent = self.names[b.start - 1] if b.start else None

@@ -201,8 +201,19 @@ func (b *goWay) fill(ctx context.Context) error {
 }
 
 func (b *goWay) end(ctx context.Context) error {
-	_, err := b.st.Delete(ctx, b.scope, append(b.keys, b.later...))
-	return err
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	for {
+		_, err := b.st.Delete(ctx, b.scope, append(b.keys, b.later...))
+		if !errors.Is(err, skep.Unavailable) { // a node that was away is asked again after a while
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return err
+		case <-time.After(lookAgain):
+		}
+	}
 }
 
 func (b *goWay) pass(ctx context.Context) (p Pass, err error) {
