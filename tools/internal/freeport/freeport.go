@@ -1,5 +1,5 @@
-// Package freeport gives tests and benches ports for servers that are ended and started again at the same one: what a listener at
-// port 0 was given is another test's as soon as it is closed.
+// Package freeport gives tests and benches ports for servers that are ended and started again at the same one: what a
+// listener at port 0 was given is another test's as soon as it is closed.
 package freeport
 
 import (

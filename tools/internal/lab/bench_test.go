@@ -71,8 +71,8 @@ func TestBench(t *testing.T) {
 		}
 	})
 	t.Run("engines on nodes without Python", func(t *testing.T) {
-		small := []string{"engines", "--dir", dir, "--rounds", "1", "--blocks", "8", "--block-size", "65536", "--batch", "3",
-			"--nodes", "3", "--python", "/nowhere/python", "--json"}
+		small := []string{"engines", "--dir", dir, "--rounds", "1", "--blocks", "8", "--block-size", "65536",
+			"--batch", "3", "--nodes", "3", "--python", "/nowhere/python", "--json"}
 		r := benchRun(t, small...).OK(t)
 		require.Len(t, r["skipped"], 4, "each and mooncake, of one copy and of two")
 		require.Len(t, rows(r), 8, "put, put to memory and two gets, of one copy and of two")

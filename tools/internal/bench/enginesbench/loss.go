@@ -28,15 +28,16 @@ type Pass struct {
 
 // Loss is what a kill cost, by one way.
 type Loss struct {
-	Way     string  `json:"way"`     // each, go or mooncake, as of rows
-	Copies  int     `json:"copies"`  // nodes that have each block (nodes)
-	Killed  string  `json:"killed"`  // node; master: Mooncake's, or the node that leads skep's
-	Blocks  int     `json:"blocks"`  // that were there (blocks)
-	First   Pass    `json:"first"`   // gets, at once after the kill
-	Answers float64 `json:"answers"` // from the kill to the end of the first pass in which none failed; -1: there was none (s)
-	Last    Pass    `json:"last"`    // gets: that pass, or the last
-	Put     Pass    `json:"put"`     // puts of as many new blocks then
-	Back    Pass    `json:"back"`    // gets, the process being there again: the first that got all, or the last
+	Way    string `json:"way"`    // each, go or mooncake, as of rows
+	Copies int    `json:"copies"` // nodes that have each block (nodes)
+	Killed string `json:"killed"` // node; master: Mooncake's, or the node that leads skep's
+	Blocks int    `json:"blocks"` // that were there (blocks)
+	First  Pass   `json:"first"`  // gets, at once after the kill
+	// from the kill to the end of the first pass in which none failed; -1: there was none (s)
+	Answers float64 `json:"answers"`
+	Last    Pass    `json:"last"` // gets: that pass, or the last
+	Put     Pass    `json:"put"`  // puts of as many new blocks then
+	Back    Pass    `json:"back"` // gets, the process being there again: the first that got all, or the last
 	// from its start to the end of that pass; -1: not all came back (s)
 	Returned float64 `json:"returned"`
 }
@@ -110,8 +111,8 @@ func (e *runner) loss(ctx context.Context, w *way) (l Loss, err error) {
 	return l, w.end(ctx)
 }
 
-// until makes passes until one is well, for Options.Seconds, and gives that one or the last, with the seconds to its end
-// or -1.
+// until makes passes until one is well, for Options.Seconds, and gives that one or the last, with the seconds to its
+// end or -1.
 func (e *runner) until(
 	ctx context.Context, pass func(context.Context) (Pass, error), well func(Pass) bool,
 ) (after float64, p Pass, err error) {

@@ -34,18 +34,19 @@ const (
 )
 
 func (e *runner) methodOfNodes() string {
-	how := fmt.Sprintf("%d blocks of %d bytes in batches of %d; %d nodes and the client, all processes of this machine, "+
-		"over TCP on loopback; ways in turns, every byte compared. each: Python, skep servers that agree on their map, each "+
-		"of one file, with a DRAM tier; each key a chain of its own; put waits for drives, put to memory does not. go: the "+
-		"same from this process. mooncake: Python, one mooncake_master with its defaults, processes that mount a segment "+
-		"each, batch_put_from and batch_get_into with registered memory; a put is to the segments' memory",
+	how := fmt.Sprintf("%d blocks of %d bytes in batches of %d; %d nodes and the client, processes of this machine, "+
+		"over TCP on loopback; ways in turns, every byte compared. each: Python, skep servers that agree on their "+
+		"map, each of one file, with a DRAM tier; each key a chain of its own; put waits for drives, put to memory "+
+		"does not. go: the same from this process. mooncake: Python, one mooncake_master with its defaults, "+
+		"processes that mount a segment each, batch_put_from and batch_get_into with registered memory; a put is to "+
+		"the segments' memory",
 		e.Blocks, e.BlockBytes, e.Batch, e.Nodes)
 	if e.Kill == "" {
-		return how + ". Blocks are put, got from drives, read twice and got from memory"
+		return how + ". Blocks are put, got from drives, read until they are in memory, and got from there"
 	}
-	return how + fmt.Sprintf(". One process is killed when the blocks are put: a node, or who leads. All blocks are got again "+
-		"and again until none fails, for %[1]d s at most, as many new ones are put, and the process is started again and "+
-		"has %[1]d s for the blocks to be back", e.Seconds)
+	return how + fmt.Sprintf(". One process is killed when the blocks are put: a node, or who leads. All blocks are "+
+		"got again and again until none fails, for %[1]d s at most, as many new ones are put, and the process is started "+
+		"again and has %[1]d s for the blocks to be back", e.Seconds)
 }
 
 // goalOfNodes says what is to become of a row of a cluster.
