@@ -19,7 +19,7 @@ const (
 // Pass is one go over all blocks, a batch after the other.
 type Pass struct {
 	Got     int     `json:"got"`     // that came, or were stored, in all their bytes (blocks)
-	Missed  int     `json:"missed"`  // that the cluster says it has not (blocks)
+	Missed  int     `json:"missed"`  // that the cluster says it has not, now (blocks)
 	Failed  int     `json:"failed"`  // that it could not say of (blocks)
 	Wrong   int     `json:"wrong"`   // that came with other bytes (blocks)
 	Seconds float64 `json:"seconds"` // of its calls (s)
@@ -38,7 +38,7 @@ type Loss struct {
 	Last    Pass    `json:"last"` // gets: that pass, or the last
 	Put     Pass    `json:"put"`  // puts of as many new blocks then
 	Back    Pass    `json:"back"` // gets, the process being there again: the first that got all, or the last
-	// from its start to the end of that pass; -1: not all came back (s)
+	// from when it was ready again to the end of that pass; -1: not all came back (s)
 	Returned float64 `json:"returned"`
 }
 

@@ -45,8 +45,8 @@ func (e *runner) methodOfNodes() string {
 		return how + ". Blocks are put, got from drives, read until they are in memory, and got from there"
 	}
 	return how + fmt.Sprintf(". One process is killed when the blocks are put: a node, or who leads. All blocks are "+
-		"got again and again until none fails, for %[1]d s at most, as many new ones are put, and the process is started "+
-		"again and has %[1]d s for the blocks to be back", e.Seconds)
+		"got again and again until none fails, for %[1]d s at most, as many new ones are put, and the process is "+
+		"started again and has %[1]d s for the blocks to be back", e.Seconds)
 }
 
 // goalOfNodes says what is to become of a row of a cluster.
