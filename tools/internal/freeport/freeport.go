@@ -1,8 +1,9 @@
-// Package freeport gives tests ports for servers that are ended and started again at the same one: what a listener at
-// port 0 was given is another test's as soon as it is closed.
+// Package freeport gives tests and benches ports for servers that are ended and started again at the same one: what a
+// listener at port 0 was given is another test's as soon as it is closed.
 package freeport
 
 import (
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"net"
@@ -20,6 +21,16 @@ const (
 // over.
 func Addr(t testing.TB) string {
 	t.Helper()
+	addr, giveBack, err := Take()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(giveBack)
+	return addr
+}
+
+// Take is Addr for what is no test: no other is given the port until it is given back.
+func Take() (addr string, giveBack func(), err error) {
 	for range 1000 {
 		n := first + rand.N(many)
 		hold, free := reserve(n)
@@ -32,14 +43,13 @@ func Addr(t testing.TB) string {
 			hold()
 			continue
 		}
-		t.Cleanup(hold)
 		if err := l.Close(); err != nil {
-			t.Fatal(err)
+			hold()
+			return "", nil, err
 		}
-		return addr
+		return addr, hold, nil
 	}
-	t.Fatal("no port is free")
-	return ""
+	return "", nil, errors.New("no port is free")
 }
 
 // reserve takes a port among tests, by the name of a socket that ends with its process; elsewhere than on Linux by

@@ -70,6 +70,39 @@ func TestBench(t *testing.T) {
 			assert.Contains(t, o.Stderr, flag)
 		}
 	})
+	t.Run("engines on nodes without Python", func(t *testing.T) {
+		small := []string{"engines", "--dir", dir, "--rounds", "1", "--blocks", "8", "--block-size", "65536",
+			"--batch", "3", "--nodes", "3", "--python", "/nowhere/python", "--json"}
+		r := benchRun(t, small...).OK(t)
+		require.Len(t, r["skipped"], 4, "each and mooncake, of one copy and of two")
+		require.Len(t, rows(r), 8, "put, put to memory and two gets, of one copy and of two")
+		for _, row := range rows(r) {
+			assert.Equal(t, "go", row.(map[string]any)["way"])
+			assert.Greater(t, row.(map[string]any)["gbps"], 0.0)
+		}
+		assert.EqualValues(t, 8, rows(r)[6].(map[string]any)["blocks_in_memory"])
+		r = benchRun(t, append(small, "--kill", "master", "--seconds", "30")...).OK(t)
+		require.Len(t, r["losses"], 2)
+		for i, loss := range r["losses"].([]any) {
+			loss := loss.(map[string]any)
+			first, last := loss["first"].(map[string]any), loss["last"].(map[string]any)
+			assert.Equal(t, "master", loss["killed"])
+			assert.EqualValues(t, i+1, loss["copies"])
+			assert.EqualValues(t, 8, first["got"].(float64)+first["missed"].(float64)+first["failed"].(float64))
+			assert.Zero(t, first["wrong"])
+			assert.Zero(t, last["failed"])
+			assert.EqualValues(t, 8, loss["back"].(map[string]any)["got"], "the node that led has its blocks again")
+			if i == 1 {
+				assert.EqualValues(t, 8, last["got"], "the other copy is there")
+			}
+		}
+		for flag, bad := range map[string]string{"--nodes": "2", "--kill": "all", "--seconds": "601"} {
+			o := benchRun(t, "engines", "--dir", dir, "--nodes", "3", flag, bad)
+			assert.Equal(t, 2, o.Code)
+			assert.Contains(t, o.Stderr, flag)
+		}
+		assert.Contains(t, benchRun(t, "engines", "--dir", dir, "--kill", "node").Stderr, "--nodes")
+	})
 	t.Run("recover", func(t *testing.T) {
 		r := benchRun(t, "recover", "--dir", dir, "--blocks", "2000", "--check", "100", "--json").OK(t)
 		assert.Zero(t, r["wrong"])

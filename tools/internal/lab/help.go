@@ -61,7 +61,10 @@ this process and with Mooncake Store, whose blocks another process has and which
 copies (batch_put_from, batch_get_into). Blocks are put, got from the drive, read until the DRAM tier has them,
 and got from there; every byte is compared. Last in a round are lookups of --keys keys over the Unix socket. --python
 imports skepkv, so set PYTHONPATH and SKEPKV_LIBRARY in a checkout; --mooncake-python imports Mooncake
-(pip install mooncake-transfer-engine-non-cuda). What cannot be imported is named and left out. Linux only.`,
+(pip install mooncake-transfer-engine-non-cuda). What cannot be imported is named and left out. Linux only.
+With --nodes it is a cluster, of one and of two copies, on loopback, beside Mooncake's master and as many processes
+with a segment each. With --kill a process is killed instead, a node or who leads, and counted is what blocks come,
+until when calls fail, and what comes back when the process is started again.`,
 
 	"wire": `The binary protocol's client on one machine, beside the embedded store and iperf3: servers without DRAM
 tier, with a chain in it, and with TLS, every byte compared. Last comes overload: --connections ask,

@@ -2,7 +2,6 @@ package enginesbench
 
 import (
 	"bufio"
-	"bytes"
 	"cmp"
 	"context"
 	_ "embed"
@@ -10,7 +9,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -19,7 +17,6 @@ import (
 	"strconv"
 
 	"github.com/skepkv/skep"
-	"github.com/skepkv/skep/store"
 	"github.com/skepkv/skep/store/device"
 	"github.com/skepkv/skep/tools/internal/bench"
 	"github.com/skepkv/skep/tools/internal/self"
@@ -34,6 +31,9 @@ type Options struct {
 	Keys           int    // of a lookup
 	Python         string // that has skepkv
 	MooncakePython string // that has Mooncake; empty: Python
+	Nodes          int    // 0: one server, memory shared with it; else a cluster of so many, over TCP
+	Kill           string // node or master: what is lost where one is killed; empty: how fast it is
+	Seconds        int    // how long is waited for answers after a kill, and for what comes back
 	Self           []string
 }
 
@@ -48,6 +48,14 @@ func (o *Options) validate() error {
 		return skep.Invalidf(op, "--batch", o.Batch, fmt.Sprintf("1 to %d, all blocks", o.Blocks))
 	case o.Keys < 1 || o.Keys > 1<<16:
 		return skep.Invalidf(op, "--keys", o.Keys, fmt.Sprintf("1 to %d", 1<<16))
+	case o.Nodes != 0 && (o.Nodes < 3 || o.Nodes > 9):
+		return skep.Invalidf(op, "--nodes", o.Nodes, "0 or 3 to 9")
+	case o.Kill != "" && o.Kill != killNode && o.Kill != killMaster:
+		return skep.Invalidf(op, "--kill", o.Kill, killNode+" or "+killMaster)
+	case o.Kill != "" && o.Nodes == 0:
+		return skep.Invalidf(op, "--kill", o.Kill, "unset without --nodes")
+	case o.Seconds < 0 || o.Seconds > 600:
+		return skep.Invalidf(op, "--seconds", o.Seconds, "0 to 600")
 	}
 	return o.Common.Validate()
 }
@@ -55,14 +63,18 @@ func (o *Options) validate() error {
 // Row is one call, by one way.
 type Row struct {
 	Call string `json:"call"` // put, put to memory, get from drives, get, or lookup
-	// skepkv, each (the same, each key a chain of its own), embedded (a Store in this process), mooncake or fio
-	Way   string  `json:"way"`
-	GBps  float64 `json:"gbps"`                // of a put or a get (GB/s)
-	CPU   float64 `json:"client_cpu_s_per_gb"` // of the client; embedded has the store's in it (s/GB)
-	Us    float64 `json:"us_p50"`              // of a lookup; 0 elsewhere (µs)
-	Ratio float64 `json:"ratio"`               // skepkv's GB/s ÷ this way's; 0 where there is nothing to compare
-	Goal  string  `json:"goal"`                // of the row
-	// fewest blocks that were in memory before a get, over all rounds (blocks)
+	// skepkv, each (the same, each key a chain of its own), embedded (a Store in this process), go (a client in this
+	// process), mooncake or fio
+	Way string `json:"way"`
+	// nodes of a cluster that have each block; 0: there is no cluster (nodes)
+	Copies int     `json:"copies"`
+	GBps   float64 `json:"gbps"`                // of a put or a get (GB/s)
+	CPU    float64 `json:"client_cpu_s_per_gb"` // of the client; embedded has the store's in it (s/GB)
+	Us     float64 `json:"us_p50"`              // of a lookup; 0 elsewhere (µs)
+	// skepkv's GB/s ÷ this way's, in a cluster those of each; 0 where there is nothing to compare
+	Ratio float64 `json:"ratio"`
+	Goal  string  `json:"goal"` // of the row
+	// that were in memory before a get, over all rounds the fewest, and the most before one from drives (blocks)
 	InMemory int `json:"blocks_in_memory"`
 
 	Samples []bench.Sample `json:"samples"`    // of a put or a get, a round each
@@ -77,6 +89,7 @@ type Result struct {
 	Rounds   int      `json:"rounds"`   // rounds, of which medians are given
 	Method   string   `json:"method"`   // how it was measured
 	Rows     []Row    `json:"rows"`     // by call and way
+	Losses   []Loss   `json:"losses"`   // of kills, one for each round and way
 }
 
 const method = "%d blocks of %d bytes in batches of %d: put, got from the drive, read twice through the " +
@@ -93,21 +106,25 @@ var pythonScript []byte
 // way is one of what is measured: a round puts all blocks and gets all.
 type way struct {
 	name   string
+	copies int
 	round  func(ctx context.Context) (round, error)
 	lookup func() (float64, error) // nil: none
+	lossy                          // in a cluster
 	rows   [len(calls)]*Row
 }
 
 var calls = [...]string{"put", "put to memory", "get from drives", "get"}
 
 type round struct {
-	Put      bench.Sample `json:"put"`
-	Accepted bench.Sample `json:"accepted"`
-	Cold     bench.Sample `json:"cold"` // without bytes: there are no drives
-	Get      bench.Sample `json:"get"`
-	InMemory int          `json:"in_memory"`
-	Wrong    int          `json:"wrong"`
-	Us       float64      `json:"us"`
+	Put          bench.Sample `json:"put"`
+	Accepted     bench.Sample `json:"accepted"`
+	Cold         bench.Sample `json:"cold"` // without bytes: there are no drives
+	Get          bench.Sample `json:"get"`
+	InMemory     int          `json:"in_memory"`
+	ColdInMemory int          `json:"cold_in_memory"`
+	Wrong        int          `json:"wrong"`
+	Us           float64      `json:"us"`
+	Pass         Pass         `json:"pass"`
 }
 
 type runner struct {
@@ -136,9 +153,12 @@ func Run(ctx context.Context, o Options) (_ *Result, err error) {
 	defer remove()
 	e := &runner{Options: o, dir: dir}
 	e.res = &Result{Rounds: o.Rounds, Versions: []string{}, Skipped: []string{},
-		Rows: []Row{}}
-	e.limit = bench.NewLimit(dir)
-	e.res.Method = fmt.Sprintf(method, o.Blocks, o.BlockBytes, o.Batch, e.limit.Name(), o.Keys)
+		Rows: []Row{}, Losses: []Loss{}}
+	if e.limit = bench.NewLimit(dir); o.Nodes == 0 {
+		e.res.Method = fmt.Sprintf(method, o.Blocks, o.BlockBytes, o.Batch, e.limit.Name(), o.Keys)
+	} else {
+		e.res.Method = e.methodOfNodes()
+	}
 	defer func() {
 		for _, end := range slices.Backward(e.ends) {
 			err = errors.Join(err, end())
@@ -148,9 +168,26 @@ func Run(ctx context.Context, o Options) (_ *Result, err error) {
 }
 
 func (e *runner) run(ctx context.Context) error {
-	ways, err := e.start(ctx)
+	script := filepath.Join(e.dir, "engines.py")
+	if err := os.WriteFile(script, pythonScript, 0o600); err != nil {
+		return err
+	}
+	start := e.start
+	if e.Nodes > 0 {
+		start = e.startNodes
+	}
+	ways, err := start(ctx, script)
 	if err != nil {
 		return err
+	}
+	for _, w := range ways {
+		for i, call := range calls {
+			w.rows[i] = &Row{Call: call, Way: w.name, Copies: w.copies, Samples: []bench.Sample{}, UsRound: []float64{}}
+		}
+		w.rows[3].InMemory = e.Blocks
+	}
+	if e.Kill != "" {
+		return e.lose(ctx, ways)
 	}
 	lookup := &Row{Call: "lookup", Way: "skepkv", Goal: "at most 200 µs", Samples: []bench.Sample{}}
 	for round := range e.Rounds {
@@ -172,6 +209,7 @@ func (e *runner) run(ctx context.Context) error {
 					w.rows[i].Samples = append(w.rows[i].Samples, s)
 				}
 			}
+			w.rows[2].InMemory = max(w.rows[2].InMemory, r.ColdInMemory)
 			w.rows[3].InMemory = min(w.rows[3].InMemory, r.InMemory)
 			if w.lookup != nil {
 				us, err := w.lookup()
@@ -189,12 +227,12 @@ func (e *runner) run(ctx context.Context) error {
 // sum makes the rows.
 func (e *runner) sum(ways []*way, lookup *Row) {
 	for i := range calls {
-		ours := 0.0
+		ours := map[int]float64{} // by copies
 		for _, w := range ways {
 			r := w.rows[i]
 			r.GBps, r.CPU = bench.Median(r.Samples, bench.Sample.GBps), bench.Median(r.Samples, bench.Sample.CPUPerGB)
-			if w.name == "skepkv" {
-				ours = r.GBps
+			if w.name == "skepkv" || w.name == "each" && e.Nodes > 0 {
+				ours[w.copies] = r.GBps
 			}
 		}
 		for _, w := range ways {
@@ -202,17 +240,18 @@ func (e *runner) sum(ways []*way, lookup *Row) {
 			if len(r.Samples) == 0 {
 				continue
 			}
-			switch w.name {
-			case "skepkv":
-				r.Goal = "client CPU at most 0.05 s/GB"
-			case "embedded":
-				r.Ratio, r.Goal = bench.Div(ours, r.GBps), "ratio at least 0.9"
-			case "each":
-				r.Ratio, r.Goal = bench.Div(ours, r.GBps), "ratio at most 1.05"
-			case "mooncake":
-				r.Ratio, r.Goal = bench.Div(ours, r.GBps), "ratio at least 3"
-			case "fio":
-				r.Ratio, r.Goal = bench.Div(ours, r.GBps), "ratio at least 0.9"
+			r.Ratio = bench.Div(ours[w.copies], r.GBps)
+			switch {
+			case e.Nodes > 0:
+				e.goalOfNodes(r)
+			case w.name == "skepkv":
+				r.Ratio, r.Goal = 0, "client CPU at most 0.05 s/GB"
+			case w.name == "each":
+				r.Goal = "ratio at most 1.05"
+			case w.name == "mooncake":
+				r.Goal = "ratio at least 3"
+			default:
+				r.Goal = "ratio at least 0.9"
 			}
 			e.res.Rows = append(e.res.Rows, *r)
 		}
@@ -224,17 +263,13 @@ func (e *runner) sum(ways []*way, lookup *Row) {
 }
 
 // start starts what there is, each with its data directory.
-func (e *runner) start(ctx context.Context) ([]*way, error) {
+func (e *runner) start(ctx context.Context, script string) ([]*way, error) {
 	total := int64(e.Blocks) * e.BlockBytes
 	server, stop, err := bench.Serve(ctx, e.Common, e.Self, filepath.Join(e.dir, "server"), 2*total)
 	if err != nil {
 		return nil, err
 	}
 	e.ends = append(e.ends, stop)
-	script := filepath.Join(e.dir, "engines.py")
-	if err := os.WriteFile(script, pythonScript, 0o600); err != nil {
-		return nil, err
-	}
 	embedded, err := e.embedded(ctx, total)
 	if err != nil {
 		return nil, err
@@ -252,8 +287,7 @@ func (e *runner) start(ctx context.Context) ([]*way, error) {
 			return nil, err
 		}
 		if c == nil {
-			e.Note("skipped: %s", why)
-			e.res.Skipped = append(e.res.Skipped, why)
+			e.skip(why)
 			continue
 		}
 		w := &way{name: p.name, round: func(context.Context) (round, error) { return c.ask("round") }}
@@ -262,14 +296,14 @@ func (e *runner) start(ctx context.Context) ([]*way, error) {
 		}
 		ways = append(ways, w)
 	}
-	ways = append(ways, &way{name: "fio", round: func(ctx context.Context) (round, error) { return e.fio(ctx, total) }})
-	for _, w := range ways {
-		for i, call := range calls {
-			w.rows[i] = &Row{Call: call, Way: w.name, Samples: []bench.Sample{}, UsRound: []float64{}}
-		}
-		w.rows[3].InMemory = e.Blocks
-	}
-	return ways, nil
+	fio := &way{name: "fio", round: func(ctx context.Context) (round, error) { return e.fio(ctx, total) }}
+	return append(ways, fio), nil
+}
+
+// skip says what is not measured, and why.
+func (e *runner) skip(why string) {
+	e.Note("skipped: %s", why)
+	e.res.Skipped = append(e.res.Skipped, why)
 }
 
 // fio writes and reads a file of its own, in space that is there already, as the store's file is.
@@ -348,148 +382,8 @@ func (e *runner) python(
 	if first.Skipped != "" {
 		return nil, first.Skipped, nil
 	}
-	e.res.Versions = append(e.res.Versions, first.Version)
+	if !slices.Contains(e.res.Versions, first.Version) {
+		e.res.Versions = append(e.res.Versions, first.Version)
+	}
 	return c, "", nil
-}
-
-// embedded is a Store in this process, of one file like the server's.
-func (e *runner) embedded(ctx context.Context, total int64) (*way, error) {
-	st, err := store.Open(ctx, store.Options{Dir: filepath.Join(e.dir, "embedded"), DeviceCount: 1,
-		CacheBytes: 2 * total, Device: device.Options{Backend: e.Backend}, Logger: e.Log})
-	if err != nil {
-		return nil, err
-	}
-	e.ends = append(e.ends, st.Close)
-	ns, err := st.OpenNamespace(ctx,
-		skep.NamespaceSpec{Tenant: "default", Name: "skepkv/bench", Shape: skep.Shape{BlockTokens: 1}})
-	if err != nil {
-		return nil, err
-	}
-	stats, err := st.Stats(ctx)
-	if err != nil {
-		return nil, err
-	}
-	e.res.About = bench.AboutStats(stats)
-	chained, err := st.OpenNamespace(ctx, skep.NamespaceSpec{Tenant: "default", Name: "skepkv/bench/accepted",
-		Chained: true, Shape: skep.Shape{BlockTokens: 1}})
-	if err != nil {
-		return nil, err
-	}
-	b := &embeddedWay{runner: e, st: st, scope: skep.Scope{Namespace: ns.ID}, chained: skep.Scope{Namespace: chained.ID}}
-	b.values, b.memory = make([]byte, total), make([]byte, total)
-	r := rand.NewChaCha8([32]byte{1})
-	_, _ = r.Read(b.values)
-	return &way{name: "embedded", round: b.round}, nil
-}
-
-type embeddedWay struct {
-	*runner
-	st             *store.Store
-	scope, chained skep.Scope
-	values, memory []byte
-	keys           []skep.Key
-	n              int // rounds
-}
-
-func (b *embeddedWay) round(ctx context.Context) (out round, err error) {
-	b.n++
-	b.keys = b.keys[:0]
-	for i := range b.Blocks {
-		b.keys = append(b.keys, skep.KeyOf(fmt.Appendf(nil, "round %d block %d", b.n, i)))
-	}
-	copy(b.memory, b.values)
-	if out.Put, err = bench.Timed(func() (int64, int64, error) { return b.each(ctx, b.put) }); err != nil {
-		return out, err
-	}
-	clear(b.memory)
-	if out.Cold, err = bench.Timed(func() (int64, int64, error) { return b.each(ctx, b.get) }); err != nil {
-		return out, err
-	}
-	if !bytes.Equal(b.memory, b.values) {
-		out.Wrong++
-	}
-	for range 2 { // what goes through the store's memory is kept there; what drives read into b.memory would not be
-		if _, _, err = b.each(ctx, b.warm); err != nil {
-			return out, err
-		}
-	}
-	for i := range b.keys { // key by key: they are no chain
-		r := &skep.LookupRequest{Scope: b.scope, Keys: b.keys[i : i+1], Lease: skep.NoLease, Tiers: true}
-		f, err := b.st.Lookup(ctx, r)
-		if err != nil {
-			return out, err
-		}
-		if f.Blocks == 1 && f.Tiers[0] == skep.TierDRAM {
-			out.InMemory++
-		}
-	}
-	clear(b.memory)
-	if out.Get, err = bench.Timed(func() (int64, int64, error) { return b.each(ctx, b.get) }); err != nil {
-		return out, err
-	}
-	if !bytes.Equal(b.memory, b.values) {
-		out.Wrong++
-	}
-	if _, err = b.st.Delete(ctx, b.scope, b.keys); err != nil {
-		return out, err
-	}
-	if out.Accepted, err = bench.Timed(func() (int64, int64, error) { return b.each(ctx, b.accept) }); err != nil {
-		return out, err
-	}
-	if err := b.st.Flush(ctx); err != nil {
-		return out, err
-	}
-	_, err = b.st.Delete(ctx, b.chained, b.keys)
-	return out, err
-}
-
-// each does all blocks, batch by batch.
-func (b *embeddedWay) each(
-	ctx context.Context, do func(context.Context, []skep.Key, []byte) error,
-) (int64, int64, error) {
-	for from := 0; from < b.Blocks; from += b.Batch {
-		to := min(from+b.Batch, b.Blocks)
-		memory := b.memory[int64(from)*b.BlockBytes : int64(to)*b.BlockBytes]
-		if err := do(ctx, b.keys[from:to], memory); err != nil {
-			return 0, 0, err
-		}
-	}
-	return int64(len(b.memory)), int64(b.Blocks), nil
-}
-
-func (b *embeddedWay) put(ctx context.Context, keys []skep.Key, memory []byte) error {
-	return b.store(ctx, &skep.PutRequest{Scope: b.scope}, keys, memory)
-}
-
-func (b *embeddedWay) accept(ctx context.Context, keys []skep.Key, memory []byte) error {
-	r := &skep.PutRequest{Scope: b.chained, Ack: skep.AckAccepted, Depth: slices.Index(b.keys, keys[0])}
-	if r.Depth > 0 {
-		r.Parent = &b.keys[r.Depth-1]
-	}
-	return b.store(ctx, r, keys, memory)
-}
-
-func (b *embeddedWay) store(ctx context.Context, r *skep.PutRequest, keys []skep.Key, memory []byte) error {
-	for i, k := range keys {
-		part := memory[int64(i)*b.BlockBytes : int64(i+1)*b.BlockBytes]
-		r.Blocks = append(r.Blocks, skep.Block{Key: k, Parts: []skep.Part{{Bytes: part}}})
-	}
-	said, err := b.st.Put(ctx, r)
-	for i := range said {
-		if err == nil && said[i].Outcome == skep.Declined {
-			err = said[i].Reason
-		}
-	}
-	return err
-}
-
-func (b *embeddedWay) get(ctx context.Context, keys []skep.Key, memory []byte) error {
-	dest := skep.Destination{Memory: memory, Stride: b.BlockBytes}
-	r := &skep.RestoreRequest{Chains: []skep.Chain{{Scope: b.scope, Keys: keys, Dest: dest}}}
-	return skep.Load(ctx, b.st, r, func(c *skep.Chunk) error { return c.Err })
-}
-
-func (b *embeddedWay) warm(ctx context.Context, keys []skep.Key, _ []byte) error {
-	r := &skep.RestoreRequest{Chains: []skep.Chain{{Scope: b.scope, Keys: keys}}}
-	return skep.Load(ctx, b.st, r, func(c *skep.Chunk) error { return c.Err })
 }
