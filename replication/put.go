@@ -339,7 +339,7 @@ func (s many) dropTailOf(ctx context.Context, n *node, sp *space, salt skep.Salt
 		_, err := n.st.Delete(ctx, skep.Scope{Namespace: id, Salt: salt}, []skep.Key{tail})
 		return err
 	})
-	if err != nil && ctx.Err() == nil && (s.away(err) || checks.NoRoom(err)) {
+	if err != nil && ctx.Err() == nil && (s.away(err) || sp.Class == skep.Cache && checks.NoRoom(err)) {
 		return nil
 	}
 	return err

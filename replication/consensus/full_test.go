@@ -143,6 +143,14 @@ func TestALogWhoseFileSystemDoesNotAnswer(t *testing.T) {
 		fs := &muteFS{FS: vfs.NewMem(), held: make(chan struct{})}
 		s := open(t, fs)
 		fs.mute.Store(true)
+		for range 3 { // who only looks goes by what was seen before, and the log is well
+			require.NoError(t, s.seen())
+		}
+		select {
+		case <-s.failed:
+			t.Error("the log failed")
+		default:
+		}
 		done := make(chan error, 1)
 		go func() { done <- s.StoreLog(&raft.Log{Index: 1}) }()
 		time.Sleep(2 * patience)

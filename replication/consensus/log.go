@@ -44,14 +44,16 @@ var errNoValue = errors.New("not found")
 // Where Pebble fails, so does logs, for good. Calls of Pebble run on goroutines of their own, so that a caller is answered
 // when Pebble never comes back: it panics or stops where it cannot write.
 type logs struct {
-	fs     vfs.FS
-	dir    string
-	log    *slog.Logger
-	short  atomic.Bool // it was told that there is too little space
-	db     *pebble.DB
-	failed chan struct{} // closed once
-	once   sync.Once
-	cause  error // valid once failed is closed
+	fs      vfs.FS
+	dir     string
+	log     *slog.Logger
+	short   atomic.Bool                // it was told that there is too little space
+	full    atomic.Pointer[skep.Error] // what was seen last of space; nil: there is enough
+	looking atomic.Bool                // somebody only looks
+	db      *pebble.DB
+	failed  chan struct{} // closed once
+	once    sync.Once
+	cause   error // valid once failed is closed
 
 	// ends has a goroutine that asks in vain end, rather than be answered: raft panics where its values cannot be kept or
 	// its entries read. It is set once raft runs, whose goroutines take that well.
@@ -176,27 +178,58 @@ const spaceToCut = leastSpace + 4<<20
 
 // space is Full where there is less of it than so many bytes. Where the file system does not answer, the log has
 // failed.
-func (s *logs) space(least uint64) (full error) {
+func (s *logs) space(least uint64) error {
+	var full error
 	if err := s.guarded(func() error { full = s.shortOf(least); return nil }); err != nil {
-		return err
+		return err // f may be writing full yet
 	}
 	return full
 }
 
-// shortOf is the same for who only looks, and waits as long as the file system does. Where it does not say, there is
-// enough.
+// seen is what space would say, for who only looks: where the file system does not answer soon, it is what was seen
+// last. The log does not fail for it.
+func (s *logs) seen() error {
+	if s.looking.CompareAndSwap(false, true) {
+		said := make(chan struct{})
+		go func() {
+			defer close(said)
+			defer s.looking.Store(false)
+			_ = s.shortOf(leastSpace)
+		}()
+		soon := time.NewTimer(lookPatience)
+		defer soon.Stop()
+		select {
+		case <-said:
+		case <-soon.C:
+		case <-s.failed:
+		}
+	}
+	if e := s.full.Load(); e != nil {
+		return e
+	}
+	return nil
+}
+
+// lookPatience is how long who only looks waits for the file system.
+const lookPatience = 100 * time.Millisecond
+
+// shortOf asks the file system. Where it does not say, there is enough.
 func (s *logs) shortOf(least uint64) error {
 	u, err := s.fs.GetDiskUsage(s.dir)
 	short := err == nil && u.AvailBytes < least
-	var full error
+	var full *skep.Error
 	if short {
 		full = &skep.Error{Op: "raft's log", Kind: skep.Full, Field: "space in " + s.dir, Value: u.AvailBytes,
 			Limit: fmt.Sprintf("at least %d bytes free: the node takes no changes until there are", least)}
 	}
+	s.full.Store(full)
 	if was := s.short.Swap(short); short && !was {
 		s.log.Error("no space for raft's log", "error", full)
 	} else if was && !short {
 		s.log.Info("raft's log has space again", "directory", s.dir)
+	}
+	if full == nil {
+		return nil
 	}
 	return full
 }

@@ -406,7 +406,7 @@ func (m *Member) Propose(ctx context.Context, c *clustermap.Command) (uint32, er
 			err = m.logs.failure()
 		case <-ctx.Done():
 			err = &skep.Error{Op: op, Kind: skep.Unavailable, Field: "leader", Value: "none",
-				Limit: "most voters reach each other", Err: errors.Join(m.logs.shortOf(leastSpace), ctx.Err())}
+				Limit: "most voters reach each other", Err: errors.Join(m.logs.seen(), ctx.Err())}
 		}
 		again.Stop()
 		if err != nil && !errors.Is(err, errNotReached) {

@@ -89,7 +89,7 @@ func (m *Member) Status(ctx context.Context) Status {
 			s.Leader, _, _ = splitAddress(at)
 		}
 	}
-	if err := cmp.Or(m.LeftBehind(), m.logs.shortOf(leastSpace)); err != nil && s.Error == "" {
+	if err := cmp.Or(m.LeftBehind(), m.logs.seen()); err != nil && s.Error == "" {
 		s.Error = err.Error()
 	}
 	now := m.Map()

@@ -2,6 +2,7 @@ package commit
 
 import (
 	"context"
+	"time"
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/index"
@@ -41,7 +42,7 @@ func (r *Rows) Delete(ctx context.Context, ns *namespaces.Namespace, t namespace
 	sided := map[index.Fingerprint]catalog.SideID{}
 	if err := r.Catalog.Refuses("delete"); err == nil {
 		r.changes.Lock()
-	} else if !r.changes.TryLock() {
+	} else if !r.tryChanges(ctx) {
 		return out, err
 	}
 	defer r.changes.Unlock()
@@ -94,6 +95,22 @@ func (r *Rows) Delete(ctx context.Context, ns *namespaces.Namespace, t namespace
 		out.Blocks = r.deleted(ns, t, list)
 	}
 	return out, err
+}
+
+// tryChanges takes r.changes where nobody has it for longer than a moment.
+func (r *Rows) tryChanges(ctx context.Context) bool {
+	const tries, pause = 20, time.Millisecond
+	for range tries {
+		if r.changes.TryLock() {
+			return true
+		}
+		select {
+		case <-ctx.Done():
+			return false
+		case <-time.After(pause):
+		}
+	}
+	return false
 }
 
 // deleted has the index forget blocks whose rows are deleted, and says how many were there still. REQUIRES: r.changes.

@@ -53,11 +53,11 @@ func (a *app) benchEngines() *cobra.Command {
 
 // losses are rows of kills.
 func losses(of []enginesbench.Loss) [][]string {
-	rows := [][]string{command.Row("way", "copies", "killed", "got", "missed", "failed", "wrong", "slowest s",
+	rows := [][]string{command.Row("way", "copies", "killed", "got", "missed", "failed", "slowest s",
 		"answers s", "got then", "missed then", "stored then", "back", "back s")}
 	for _, l := range of {
 		rows = append(rows, command.Row(l.Way, l.Copies, l.Killed, l.First.Got, l.First.Missed, l.First.Failed,
-			l.First.Wrong+l.Last.Wrong+l.Back.Wrong, l.First.Slowest, l.Answers, l.Last.Got, l.Last.Missed, l.Put.Got,
+			l.First.Slowest, l.Answers, l.Last.Got, l.Last.Missed, l.Put.Got,
 			l.Back.Got, l.Returned))
 	}
 	return rows

@@ -165,7 +165,8 @@ def dial(address, tls, until):
 class Client:
     """One connection. address is "host:port" or "unix:path", or several with commas between them (a path has none), of
     which the first that answers is taken; tls an ssl.SSLContext. timeout is in seconds: of connecting, shared evenly by
-    the addresses, and later of each wait for the server. How long it takes to find a name is the system's. Where none answers, the last one's OSError or Broken is raised. A server that
+    the addresses, each of which has 0.25 at least, and later of each wait for the server. How long it takes to find a
+    name is the system's. Where none answers, the last one's OSError or Broken is raised. A server that
     refuses has answered: its Error is raised."""
 
     def __init__(self, address, token="", tls=None, timeout=10.0, features=7, name="python"):

@@ -92,8 +92,8 @@ type Result struct {
 	Losses   []Loss   `json:"losses"`   // of kills, one for each round and way
 }
 
-const method = "%d blocks of %d bytes in batches of %d: put, got from the drive, read twice through the " +
-	"store's own memory, and got from there, every byte compared; ways in turns. put to memory: a chain that is " +
+const method = "%d blocks of %d bytes in batches of %d: put, got from the drive, read through the store's " +
+	"own memory until they are in it, at least twice, and got from there, every byte compared; ways in turns. put to memory: a chain that is " +
 	"accepted, and drives are waited for after it. skepkv: Python, memory shared with a " +
 	"skep serve of one file whose DRAM tier has room for twice the blocks. " +
 	"each: the same, each key a chain of its own. embedded: the same store in this process. " +

@@ -79,7 +79,13 @@ func (e *runner) loss(ctx context.Context, w *way) (l Loss, err error) {
 	if err := w.fill(ctx); err != nil {
 		return l, err
 	}
-	before, err := w.pass(ctx)
+	wrong := 0
+	pass := func(ctx context.Context) (Pass, error) {
+		p, err := w.pass(ctx)
+		wrong += p.Wrong
+		return p, err
+	}
+	before, err := pass(ctx)
 	if err != nil {
 		return l, err
 	}
@@ -90,7 +96,7 @@ func (e *runner) loss(ctx context.Context, w *way) (l Loss, err error) {
 		return l, err
 	}
 	n := 0
-	l.Answers, l.Last, err = e.until(ctx, w.pass, func(p Pass) bool {
+	l.Answers, l.Last, err = e.until(ctx, pass, func(p Pass) bool {
 		if n++; n == 1 {
 			l.First = p
 		}
@@ -105,8 +111,11 @@ func (e *runner) loss(ctx context.Context, w *way) (l Loss, err error) {
 	if err := w.again(ctx); err != nil {
 		return l, err
 	}
-	if l.Returned, l.Back, err = e.until(ctx, w.pass, func(p Pass) bool { return p.Got == e.Blocks }); err != nil {
+	if l.Returned, l.Back, err = e.until(ctx, pass, func(p Pass) bool { return p.Got == e.Blocks }); err != nil {
 		return l, err
+	}
+	if wrong > 0 {
+		return l, fmt.Errorf("%d blocks came with other bytes", wrong)
 	}
 	return l, w.end(ctx)
 }
