@@ -3,10 +3,13 @@
 import os
 import select
 import signal
+import threading
 import unittest
+from unittest import mock
 
 import skepkv
 from serving import TOKEN, Cluster, Server, differing, eventually
+from skepkv import _keys
 from skepkv.lmcache import Connector
 
 SIZE = 256 << 10
@@ -36,6 +39,59 @@ class Waiting:
                 assert done[0] not in self.done, "completed twice"
                 self.done[done[0]] = done[1:]
         return self.done.pop(number)
+
+
+class StoresThatEnd(unittest.TestCase):
+    """Stores that are no stores: what is closed, and when."""
+
+    def setUp(self):
+        self.c = Connector(url="unix:/nonesuch")
+        self.addCleanup(self.c.close)
+
+    def store(self, ending=None):
+        out = mock.Mock()
+        out.closed = threading.Event()
+        out.close.side_effect = lambda: (ending and ending.wait(60), out.closed.set())
+        return out
+
+    def test_a_late_error_of_a_store_leaves_the_next_one_open(self):
+        first, second = self.store(), self.store()
+        self.c._store = first
+        self.c._restart(first)
+        self.c._store = second
+        self.c._restart(first)  # another job's, which was at it
+        self.assertTrue(first.closed.is_set())
+        second.close.assert_not_called()
+        self.assertIs(self.c._store, second)
+        self.c._restart(second)
+        self.assertTrue(second.closed.is_set())
+
+    def test_who_is_second_waits_until_it_is_closed(self):
+        may = threading.Event()
+        self.c._store = first = self.store(may)
+        one = threading.Thread(target=self.c._restart, args=(first,))
+        one.start()
+        eventually(lambda: first.close.called)
+        seen = []
+        two = threading.Thread(target=lambda: (self.c._restart(first), seen.append(first.closed.is_set())))
+        two.start()
+        two.join(0.2)
+        self.assertTrue(two.is_alive(), "it has not waited")
+        may.set()
+        one.join(60)
+        two.join(60)
+        self.assertEqual(seen, [True])
+
+
+    def test_keys_of_a_closed_store_are_not_told_of_again(self):
+        store = mock.Mock(_number=0)
+        store.namespace().put.side_effect = skepkv.SkepError(1, "a store that is none")
+        before = set(threading.enumerate())
+        _keys.tell(store, "", "space", {})
+        for t in set(threading.enumerate()) - before:
+            t.join(5)  # it would try again after ten seconds
+            self.assertFalse(t.is_alive())
+        store.namespace().put.assert_called_once()
 
 
 class OnServer(unittest.TestCase):

@@ -43,7 +43,7 @@ def tell(store: Store, tenant: str, space: str, about: dict[str, Any]) -> None:
                 keys.put([key(b"skepkv keys", values.encode())], [document.encode()], timeout=_WITHIN)
                 return
             except errors.SkepError as e:
-                if e.code in (errors.CLOSED, errors.UNSUPPORTED):
+                if e.code in (errors.CLOSED, errors.UNSUPPORTED) or not store._number:  # it was closed
                     return
                 log.debug("skep: keys are not told of yet: %s", e)
             time.sleep(_AGAIN)

@@ -146,6 +146,7 @@ class Calls:
         self._exists_within, self._delete_within = exists_timeout, delete_timeout
         self._fds = [os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC) for _ in range(self._eventfds)]
         self._pid = os.getpid()
+        self._ending = threading.Lock()  # held while a store is closed by _restart; before the next one
         self._lock = threading.Lock()  # guards what follows
         self._last = 0
         self._closed = False
@@ -232,6 +233,8 @@ class Calls:
     def _work(self, jobs: "queue.SimpleQueue[Job | None]") -> None:
         while (job := jobs.get()) is not None:
             ok, error, kind, landed = False, "", "", None
+            with self._lock:
+                used = self._store
             try:
                 if self._closed:
                     error = "closed"
@@ -243,11 +246,11 @@ class Calls:
                         self._well()
             except errors.NotReleased as e:
                 error, kind = str(e), errors.name_of(e.code)
-                self._restart()
+                self._restart(used)
             except SkepError as e:
                 error, kind = str(e), errors.name_of(e.code)
                 if e.code == errors.CLOSED and not self._closed:
-                    self._restart()
+                    self._restart(used)
             except BaseException as e:  # the engine must never see it
                 error = f"{type(e).__name__}: {e}"
             if error:
@@ -381,13 +384,17 @@ class Calls:
                     tell(self._store, self._tenant, name, {**about, "fingerprint": self._fingerprint, **_hashes()})
         return space.salted(salt.encode()) if salt else space
 
-    def _restart(self) -> None:
-        """Closes the store, after which nothing writes to any buffer. The next batch opens it again."""
-        with self._lock:
-            store, self._store = self._store, None
-            self._spaces = {}
-            self._told.clear()
-        self._drop(store)
+    def _restart(self, used: Store | None) -> None:
+        """Closes the store that a job used, or, of one that used none when it began, the store there is: nothing writes
+        to any buffer afterwards. One that was opened since stays. The next batch opens it again."""
+        with self._ending:  # who comes second waits until it is closed
+            with self._lock:
+                if used is not None and self._store is not used:
+                    return
+                store, self._store = self._store, None
+                self._spaces = {}
+                self._told.clear()
+            self._drop(store)
 
     def _drop(self, store: Store | None) -> None:
         try:
