@@ -106,6 +106,8 @@ type client struct {
 	c   net.Conn
 	p   *peer
 	all []heard // by hearUntil
+
+	begun uint64 // what has a lower number is of the first snapshot
 }
 
 // dial connects as a socket of type kind.
@@ -212,12 +214,16 @@ func decode(t *testing.T, frames [][]byte) heard {
 	return out
 }
 
-// hear is the next batch of a subscriber.
+// hear is the next batch of a subscriber, of those after the first snapshot where that was waited for.
 func (c *client) hear() heard {
 	c.Helper()
-	frames, isCommand := c.receive()
-	require.False(c, isCommand)
-	return decode(c.T, frames)
+	for {
+		frames, isCommand := c.receive()
+		require.False(c, isCommand)
+		if h := decode(c.T, frames); h.seq >= c.begun {
+			return h
+		}
+	}
 }
 
 // replay asks for what came from start on.

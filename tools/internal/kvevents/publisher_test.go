@@ -54,6 +54,7 @@ func (c *client) replay0(w *world) (next uint64) {
 	for _, h := range dial(c.T, w.again, "DEALER").replay(0) {
 		next = h.seq + 1
 	}
+	c.begun = next
 	return next
 }
 
@@ -72,7 +73,7 @@ func TestSubscriptions(t *testing.T) {
 	c.command("SUBSCRIBE", "kv@n1@mine/a")
 	c.command("CANCEL", "")
 	c.ping("")
-	old.replay0(w)
+	c.begun = old.replay0(w)
 	put(t, n[0], 1)
 	require.Equal(t, []uint64{1}, c.hear().numbers(0))
 	put(t, n[1], 2)
