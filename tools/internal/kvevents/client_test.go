@@ -107,7 +107,8 @@ type client struct {
 	p   *peer
 	all []heard // by hearUntil
 
-	begun uint64 // what has a lower number is of the first snapshot
+	begun  uint64 // what has a lower number is of the first snapshot
+	passed int64  // batches of it that hear passed over
 }
 
 // dial connects as a socket of type kind.
@@ -223,6 +224,7 @@ func (c *client) hear() heard {
 		if h := decode(c.T, frames); h.seq >= c.begun {
 			return h
 		}
+		c.passed++
 	}
 }
 
