@@ -11,6 +11,9 @@ import (
 // bucket is forgotten, and nothing is found there before it was read again. They have said there what is deleted.
 func (s *Store) Relearn() {
 	now := time.Now()
+	s.mu.Lock()
+	s.stale = now // a look that is under way may make spaces yet
+	s.mu.Unlock()
 	for _, sp := range s.all() {
 		sp.relearn(now)
 	}

@@ -22,7 +22,8 @@ type Bucket interface {
 	Put(ctx context.Context, name string, body []byte) error
 	// Get gives n bytes of an object from off on; n below 0: all of it.
 	//
-	// Errors: NotFound; Unavailable and others where it cannot be asked.
+	// Errors: NotFound; Damaged where all of it is more than MaxObjectBytes; Unavailable and others where it cannot be
+	// asked.
 	Get(ctx context.Context, name string, off, n int64) ([]byte, error)
 	// List calls each with every object whose name begins with prefix, in the order of names, until it returns an
 	// error.

@@ -69,8 +69,10 @@ func (s *Store) settle(ctx context.Context, sp *space) error {
 // pay says in the bucket what is deleted of a space's objects and is not said yet, and removes those of which nobody
 // could say it.
 func (s *Store) pay(ctx context.Context, sp *space) error {
-	sp.paying.Lock()
-	defer sp.paying.Unlock()
+	if err := enter(ctx, sp.paying); err != nil {
+		return err
+	}
+	defer func() { <-sp.paying }()
 	if ids := sp.toRemove(); len(ids) > 0 {
 		var names []string
 		for _, id := range ids {

@@ -1,6 +1,7 @@
 package bucket
 
 import (
+	"context"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -152,6 +153,42 @@ func TestWhatIsDeletedWhileAnotherDeletionIsTold(t *testing.T) {
 	other := newNode(t, options(b), 0)
 	other.look()
 	require.Equal(t, 4, other.find(keys))
+}
+
+// A deletion that waits while the bucket is told of another one waits no longer than it may. It is told next.
+func TestADeletionWaitsForAnotherNoLongerThanItMay(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := newShelf()
+		o := options(b)
+		o.Alone = true
+		n := newNode(t, o, 0)
+		keys := chain(1, 8)
+		n.put(keys)
+		n.look()
+		goOn, ended := make(chan struct{}), make(chan error, 1)
+		b.set(func() {
+			b.before = func(call, name string) {
+				if call == "put" && strings.Contains(name, deletedDir) {
+					<-goOn
+				}
+			}
+		})
+		go func() {
+			_, err := n.Delete(t.Context(), n.scope(), keys[6:])
+			ended <- err
+		}()
+		synctest.Wait()
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		_, err := n.Delete(ctx, n.scope(), keys[4:6])
+		require.ErrorIs(t, err, skep.Deadline)
+		close(goOn)
+		require.NoError(t, <-ended)
+		n.look()
+		other := newNode(t, options(b), 0)
+		require.Equal(t, 4, other.find(keys))
+	})
 }
 
 // A block that two objects have is found in the other one where the first goes, and that one is not removed as one of

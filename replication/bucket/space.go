@@ -76,7 +76,7 @@ type space struct {
 	stale     time.Time         // what a look that began before shows is not taken
 	held      *held             // memory of the index, of all spaces
 
-	paying  sync.Mutex    // around what says in the bucket what is deleted
+	paying  chan struct{} // has one while the bucket is told what is deleted
 	puts    sync.RWMutex  // read: around a look at blocks and the put of a fetched one; written: around what deletes
 	passing chan struct{} // has one while an object is made and put, and while all is deleted
 	named   bool          // SPACE/spec is there; while passing has one
@@ -95,7 +95,7 @@ func newSpace(key []byte, spec *skep.NamespaceSpec, held *held) *space {
 		objects: map[string]*object{}, blocks: map[skep.Key]*place{}, forgotten: map[skep.Key]time.Time{},
 		owed: map[string][]skep.Key{}, heard: map[string]hearing{}, doubts: map[string]*doubt{},
 		unread: map[string]again{}, condemned: map[string]bool{},
-		passing: make(chan struct{}, 1), looking: make(chan struct{}, 1)}
+		paying: make(chan struct{}, 1), passing: make(chan struct{}, 1), looking: make(chan struct{}, 1)}
 }
 
 // adopt takes another node's object, which a look that began then has shown, into the index, but for the blocks that

@@ -149,6 +149,7 @@ type Store struct {
 	mu     sync.Mutex
 	spaces map[string]*space
 	purges []purge
+	stale  time.Time     // of spaces that are made from then on: see space
 	ids    sync.Map      // *space by skep.NamespaceID; nil where the namespace can have none
 	loaded chan struct{} // closed when the bucket was read
 	ready  atomic.Bool   // it is closed
@@ -392,6 +393,7 @@ func (s *Store) named(spec *skep.NamespaceSpec) *space {
 	var last *space
 	for _, key := range slices.Backward(s.keys()) {
 		sp := newSpace(key, spec, &s.held)
+		sp.stale = s.stale
 		for _, p := range s.purges {
 			if p.some(spec) {
 				sp.quiet = p.from.Add(forgetFor)

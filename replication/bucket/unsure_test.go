@@ -9,9 +9,11 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/store/memstore"
 )
 
 // An object whose call failed arrives after its blocks were deleted, and then the node is lost: nothing of it is found.
@@ -233,6 +235,38 @@ func TestANodeThatWasDown(t *testing.T) {
 	serves.Store(false)
 	down.look()
 	require.Equal(t, others, b.named(blocksDir), "others may have deleted it and not have seen it")
+}
+
+// A node whose first look is under way when it hears that others have deleted without it takes nothing of that look.
+func TestANodeThatWasDownAndIsLooking(t *testing.T) {
+	t.Parallel()
+	b := newShelf()
+	n := newNode(t, options(b), 0)
+	keys := chain(1, 8)
+	n.put(keys)
+	n.look()
+	made := make(chan *Store, 1)
+	b.set(func() {
+		b.before = func(call, name string) {
+			if call != "get" || !strings.HasSuffix(name, specName) {
+				return
+			}
+			b.set(func() { b.before = nil })
+			_, err := n.Delete(t.Context(), n.scope(), keys[4:])
+			assert.NoError(t, err)
+			(<-made).Relearn()
+		}
+	})
+	s, err := New(memstore.New(memstore.Options{}), options(b))
+	require.NoError(t, err)
+	t.Cleanup(func() { assert.NoError(t, s.Close()) })
+	made <- s
+	require.NoError(t, s.isLoaded(t.Context()))
+	down := &node{Store: s, t: t, own: s.Store.(*memstore.Store)}
+	down.open("n")
+	require.Zero(t, down.find(keys), "it has to look again")
+	down.look()
+	require.Equal(t, 4, down.find(keys))
 }
 
 // What is on its way when a node loses what it missed goes, too, whatever becomes of the call.

@@ -38,6 +38,7 @@ type store struct {
 	core   *minio.Core
 	bucket string
 	prefix string
+	most   int64 // bytes of an object that is read whole
 }
 
 // Open gives the bucket. It asks nobody.
@@ -67,7 +68,7 @@ func Open(o Options) (bucket.Bucket, error) {
 	if err != nil {
 		return nil, &skep.Error{Op: op, Kind: skep.Invalid, Field: "endpoint", Value: o.Endpoint, Err: err}
 	}
-	s := &store{core: core, bucket: o.Bucket}
+	s := &store{core: core, bucket: o.Bucket, most: bucket.MaxObjectBytes}
 	if o.Prefix != "" {
 		s.prefix = o.Prefix + "/"
 	}
@@ -83,7 +84,7 @@ func kindOf(err error) error {
 	switch r := minio.ToErrorResponse(err); {
 	case r.Code == minio.NoSuchKey || r.StatusCode == http.StatusNotFound && r.Code != minio.NoSuchBucket:
 		kind = skep.NotFound
-	case r.StatusCode == http.StatusForbidden:
+	case r.StatusCode == http.StatusForbidden || r.Code == minio.AccessDenied: // of one of many, without a status
 		kind = skep.Denied
 	}
 	return &skep.Error{Op: op, Kind: kind, Err: err}
@@ -110,7 +111,12 @@ func (s *store) Get(ctx context.Context, name string, off, n int64) ([]byte, err
 	}
 	defer r.Close()
 	if n < 0 {
-		n = info.Size
+		if n = info.Size; n < 0 { // the answer does not say
+			return s.all(r, name)
+		}
+		if n > s.most {
+			return nil, s.tooLarge(name, n)
+		}
 	}
 	b := make([]byte, n)
 	got, err := io.ReadFull(r, b)
@@ -118,6 +124,22 @@ func (s *store) Get(ctx context.Context, name string, off, n int64) ([]byte, err
 		return nil, &skep.Error{Op: op, Kind: skep.Unavailable, Field: "bytes of object " + name, Value: got, Limit: n}
 	}
 	return b, kindOf(err)
+}
+
+// all reads an object of unknown size.
+func (s *store) all(r io.Reader, name string) ([]byte, error) {
+	b, err := io.ReadAll(io.LimitReader(r, s.most+1))
+	if err != nil {
+		return nil, kindOf(err)
+	}
+	if n := int64(len(b)); n > s.most {
+		return nil, s.tooLarge(name, n)
+	}
+	return b, nil
+}
+
+func (s *store) tooLarge(name string, n int64) error {
+	return &skep.Error{Op: op, Kind: skep.Damaged, Field: "bytes of object " + name, Value: n, Limit: s.most}
 }
 
 // List implements bucket.Bucket.

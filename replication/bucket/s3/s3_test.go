@@ -162,6 +162,47 @@ func TestBlocksGoThroughAServer(t *testing.T) {
 	})
 }
 
+// A server need not say how long an object is. One that is larger than any may be is not read.
+func TestAnObjectOfUnknownLength(t *testing.T) {
+	t.Parallel()
+	for _, chunked := range []bool{false, true} {
+		f, o := newFake(t)
+		if chunked {
+			f.Chunked()
+		}
+		b, err := Open(o)
+		require.NoError(t, err)
+		b.(*store).most = 100
+		body := bytes.Repeat([]byte("0123456789"), 10)
+		require.NoError(t, b.Put(t.Context(), "x", body))
+		require.NoError(t, b.Put(t.Context(), "y", append(body, '0')))
+		got, err := b.Get(t.Context(), "x", 0, -1)
+		require.NoError(t, err)
+		require.Equal(t, body, got)
+		got, err = b.Get(t.Context(), "y", 98, 3)
+		require.NoError(t, err)
+		require.Equal(t, "890", string(got))
+		_, err = b.Get(t.Context(), "y", 0, -1)
+		require.ErrorIs(t, err, skep.Damaged)
+		require.ErrorContains(t, err, "bytes of object y")
+		f.Cut(4)
+		_, err = b.Get(t.Context(), "x", 0, -1)
+		require.ErrorIs(t, err, skep.Unavailable, "the answer was cut off")
+	}
+}
+
+// A server may refuse to remove one object of many, and answer the call.
+func TestARemovalThatIsRefused(t *testing.T) {
+	t.Parallel()
+	f, o := newFake(t)
+	b, err := Open(o)
+	require.NoError(t, err)
+	require.NoError(t, b.Put(t.Context(), "x", nil))
+	f.Deny()
+	require.ErrorIs(t, b.Delete(t.Context(), []string{"x"}), skep.Denied)
+	require.Len(t, f.Names(), 1)
+}
+
 // What a server answers says whether to try again.
 func TestErrors(t *testing.T) {
 	t.Parallel()

@@ -22,6 +22,8 @@ type Server struct {
 	refuse  int
 	calls   int
 	cut     int
+	chunked bool
+	denies  bool
 }
 
 // Bucket is the name of its bucket.
@@ -49,6 +51,20 @@ func (f *Server) Cut(bytes int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.cut = bytes
+}
+
+// Chunked has it not say how long an object is that it sends whole.
+func (f *Server) Chunked() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.chunked = true
+}
+
+// Deny has it remove nothing, and say so of each name.
+func (f *Server) Deny() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.denies = true
 }
 
 // Names are those of its objects, in order.
@@ -83,10 +99,15 @@ func (f *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			http.Error(w, err.Error(), http.StatusBadRequest)
 			return
 		}
+		fmt.Fprint(w, "<DeleteResult>")
 		for _, o := range list.Object {
+			if f.denies {
+				fmt.Fprintf(w, "<Error><Key>%s</Key><Code>AccessDenied</Code></Error>", o.Key)
+				continue
+			}
 			delete(f.objects, o.Key)
 		}
-		fmt.Fprint(w, "<DeleteResult></DeleteResult>")
+		fmt.Fprint(w, "</DeleteResult>")
 	case q.Get("list-type") == "2":
 		f.list(w, q.Get("prefix"), q.Get("continuation-token"))
 	case r.Method == http.MethodGet:
@@ -147,6 +168,15 @@ func (f *Server) get(w http.ResponseWriter, r *http.Request, name string) {
 	}
 	w.Header().Set("ETag", `"x"`)
 	w.Header().Set("Last-Modified", time.Unix(0, 0).UTC().Format(http.TimeFormat))
+	if f.chunked && r.Header.Get("Range") == "" {
+		w.(http.Flusher).Flush() // the length is not known by now
+		if f.cut == 0 {
+			_, _ = w.Write(b)
+			return
+		}
+		_, _ = w.Write(b[:f.cut])
+		panic(http.ErrAbortHandler)
+	}
 	if f.cut == 0 {
 		http.ServeContent(w, r, "", time.Time{}, bytes.NewReader(b))
 		return
