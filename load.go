@@ -18,8 +18,8 @@ const closeWithin = 10 * time.Second
 // It waits for what Restore and Session.Next wait for, until ctx ends, and then up to ten seconds for drives to let go of
 // the destinations.
 //
-// Errors: those of Restore, Next and each; NotReleased where a drive still writes to a destination, around (errors.Is) what
-// else went wrong.
+// Errors: those of Restore, Next and each; NotReleased where a drive still writes to a destination, around
+// (errors.Is) what else went wrong.
 func Load(ctx context.Context, st Restorer, r *RestoreRequest, each func(*Chunk) error) (err error) {
 	s, err := st.Restore(ctx, r)
 	if err != nil {

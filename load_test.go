@@ -20,7 +20,8 @@ func (e *ending) Restore(context.Context, *skep.RestoreRequest) (skep.Session, e
 func (e *ending) Next(context.Context, []skep.Chunk) (int, error)                     { return 0, e.next }
 func (e *ending) Close(context.Context) error                                         { return e.left }
 
-// Who goes by the kind of an error of Load is told where a drive still writes to a destination, whatever else went wrong.
+// Who goes by the kind of an error of Load is told where a drive still writes to a destination, whatever else
+// went wrong.
 func TestLoadSaysFirstWhatIsNotReleased(t *testing.T) {
 	t.Parallel()
 	late := &skep.Error{Op: "next", Kind: skep.Deadline}
