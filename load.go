@@ -1,6 +1,7 @@
 package skep
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"io"
@@ -17,7 +18,8 @@ const closeWithin = 10 * time.Second
 // It waits for what Restore and Session.Next wait for, until ctx ends, and then up to ten seconds for drives to let go of
 // the destinations.
 //
-// Errors: those of Restore, Next and each; NotReleased besides (errors.Is) where a drive still writes to a destination.
+// Errors: those of Restore, Next and each; NotReleased where a drive still writes to a destination, around
+// (errors.Is) what else went wrong.
 func Load(ctx context.Context, st Restorer, r *RestoreRequest, each func(*Chunk) error) (err error) {
 	s, err := st.Restore(ctx, r)
 	if err != nil {
@@ -27,9 +29,18 @@ func Load(ctx context.Context, st Restorer, r *RestoreRequest, each func(*Chunk)
 	end, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeWithin)
 	defer cancel()
 	if left := s.Close(end); left != nil {
-		err = errors.Join(err, left)
+		err = besides(err, left)
 	}
 	return err
+}
+
+// besides is what err says and left, of Close: of kind NotReleased where left says that, whatever err's is.
+func besides(err, left error) error {
+	joined := errors.Join(err, left)
+	if !errors.Is(left, NotReleased) || KindOf(joined) == NotReleased {
+		return joined
+	}
+	return &Error{Op: "load", Kind: NotReleased, Field: "destinations", Value: "a drive's", Err: cmp.Or(err, left)}
 }
 
 // Drain calls each with every chunk that the session delivers, as Load does, and leaves the session open: claims go on. nil

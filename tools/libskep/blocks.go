@@ -219,13 +219,23 @@ func (o *opened) pieces(ctx context.Context, blocks []place, f func(ctx context.
 	}
 	g, within := errgroup.WithContext(ctx)
 	g.SetLimit(atOnce)
-	left := false
+	left, kept := false, atomic.Bool{} // kept: a drive has the caller's memory yet, whichever error was first
 	for from := 0; from < len(blocks) && !left; {
 		first, to := from, from+fitting(blocks[from:], most)
-		g.Go(func() error { return f(within, first, to) }) // the first says what is wrong where ctx has ended
+		g.Go(func() error { // the first says what is wrong where ctx has ended
+			err := f(within, first, to)
+			if skep.KindOf(err) == skep.NotReleased {
+				kept.Store(true)
+			}
+			return err
+		})
 		from, left = to, to < len(blocks) && within.Err() != nil
 	}
-	if err := g.Wait(); err != nil || !left {
+	err := g.Wait()
+	switch {
+	case kept.Load() && skep.KindOf(err) != skep.NotReleased:
+		return &skep.Error{Op: op, Kind: skep.NotReleased, Err: err}
+	case err != nil || !left:
 		return err
 	}
 	return &skep.Error{Op: op, Kind: skep.Deadline, Err: ctx.Err()}
@@ -284,10 +294,7 @@ func (o *opened) loadPiece(
 	if s.mem != nil {
 		o.giveBack(s.mem, k.session, err)
 	}
-	if errors.Is(err, skep.NotReleased) { // of the staging's memory, not the caller's
-		err = &skep.Error{Op: op, Kind: gaveUp(ctx), Err: err}
-	}
-	return err
+	return notOurs(ctx, err)
 }
 
 // loadRest asks once more for what is missing of a chain's blocks from first on, with all that they continue: by that
@@ -310,7 +317,7 @@ func (o *opened) loadRest(
 	if until, ok := ctx.Deadline(); ok {
 		c.Deadline = until.Add(-time.Until(until) / 8)
 	}
-	return skep.Load(ctx, o, &skep.RestoreRequest{Chains: []skep.Chain{c}}, func(ch *skep.Chunk) error {
+	err := skep.Load(ctx, o, &skep.RestoreRequest{Chains: []skep.Chain{c}}, func(ch *skep.Chunk) error {
 		i := ch.Block - first
 		switch {
 		case !missing(said[i]):
@@ -324,6 +331,15 @@ func (o *opened) loadRest(
 		}
 		return nil
 	})
+	return notOurs(ctx, err)
+}
+
+// notOurs is err of a load whose memory was not the caller's, who need not keep any.
+func notOurs(ctx context.Context, err error) error {
+	if errors.Is(err, skep.NotReleased) {
+		return &skep.Error{Op: op, Kind: gaveUp(ctx), Err: err}
+	}
+	return err
 }
 
 // unsaid is a block of a load that nothing is known of yet.

@@ -243,6 +243,19 @@ func TestPieces(t *testing.T) {
 	require.ErrorIs(t, o.pieces(t.Context(), blocks, calls(wrong)), wrong)
 	require.Zero(t, seen[9], "nothing is begun after that")
 
+	first := make(chan struct{})
+	err := o.pieces(t.Context(), blocks[:4], func(within context.Context, from, _ int) error {
+		if from == 0 {
+			<-first
+			return wrong
+		}
+		close(first)
+		<-within.Done() // of the first
+		return &skep.Error{Op: op, Kind: skep.NotReleased}
+	})
+	require.ErrorIs(t, err, wrong)
+	require.Equal(t, skep.NotReleased, skep.KindOf(err), "who may not free its memory is told, whichever error was first")
+
 	ended, end := context.WithCancel(t.Context())
 	end()
 	require.ErrorIs(t, o.pieces(ended, blocks, calls(nil)), skep.Deadline)

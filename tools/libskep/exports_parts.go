@@ -30,7 +30,11 @@ func writerOf(w C.skep_writer) (*writing, error) {
 	if x, ok := writers.Load(uint64(w)); ok {
 		return x.(*writing), nil
 	}
-	return nil, skep.Invalidf(op, "writer", uint64(w), "one that was begun and neither committed nor aborted")
+	return nil, noWriter(w)
+}
+
+func noWriter(w C.skep_writer) error {
+	return skep.Invalidf(op, "writer", uint64(w), "one that was begun and neither committed nor aborted")
 }
 
 // forgetWriters forgets those of a store that is closed, which drops what they wrote.

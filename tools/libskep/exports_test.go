@@ -39,6 +39,29 @@ func TestClosingSaysWhatIsNotReleased(t *testing.T) {
 	require.NoError(t, o.endRestorings(t.Context()), "nothing is under way")
 }
 
+// A load whose time is up says that a drive may write yet, rather than that it is late.
+func TestALateLoadSaysWhatIsNotReleased(t *testing.T) {
+	t.Parallel()
+	o := &opened{Store: lateAndClinging{}, spaces: map[skep.NamespaceID]spaceSpec{1: alone}}
+	chain := skep.Chain{Scope: skep.Scope{Namespace: 1}, Keys: make([]skep.Key, 1)}
+	err := o.load(t.Context(), chain, inOne([][]byte{make([]byte, 8)}), make([]skep.Kind, 1))
+	require.ErrorIs(t, err, skep.Deadline)
+	require.Equal(t, 18, int(fail(nil, &err)), "skep.h: the memory is not the caller's")
+}
+
+// lateAndClinging is a Store whose sessions end late, with a drive that writes yet.
+type lateAndClinging struct{ skep.Store }
+
+type lateSession struct{ clingingSession }
+
+func (lateAndClinging) Restore(context.Context, *skep.RestoreRequest) (skep.Session, error) {
+	return &lateSession{clingingSession{c: &clinging{}}}, nil
+}
+
+func (*lateSession) Next(context.Context, []skep.Chunk) (int, error) {
+	return 0, &skep.Error{Op: "next", Kind: skep.Deadline}
+}
+
 // What is opened while its store is being closed is refused: nobody would end it.
 func TestNothingIsKeptOfAStoreThatIsBeingClosed(t *testing.T) {
 	t.Parallel()

@@ -45,7 +45,7 @@ type queue struct {
 
 	mu      sync.Mutex
 	taken   int
-	running int
+	running int // operations and drains
 	over    []completion
 	closed  bool          // it takes no more
 	ended   bool          // nothing runs, and the signal is gone
@@ -108,17 +108,22 @@ func (q *queue) run(x operation) {
 		if q.over = append(q.over, done); len(q.over) == 1 {
 			q.signal.on()
 		}
-		if q.running--; q.running == 0 && q.quiet != nil {
-			close(q.quiet)
-			q.quiet = nil
-		}
+		q.endedLocked()
 	}()
 	ctx, cancel := context.WithTimeout(q.life, x.timeout)
 	defer cancel()
 	done.err = x.do(ctx, &done)
 }
 
-// drain takes at most n of what is over, and has their results told.
+// endedLocked says that what q.running counts is one less. REQUIRES: q.mu.
+func (q *queue) endedLocked() {
+	if q.running--; q.running == 0 && q.quiet != nil {
+		close(q.quiet)
+		q.quiet = nil
+	}
+}
+
+// drain takes at most n of what is over, and has their results told. It is running until they are: close waits for it.
 func (q *queue) drain(n int) ([]completion, error) {
 	q.mu.Lock()
 	if q.closed {
@@ -133,7 +138,13 @@ func (q *queue) drain(n int) ([]completion, error) {
 		q.over = nil
 		q.signal.off()
 	}
+	q.running++
 	q.mu.Unlock()
+	defer func() {
+		q.mu.Lock()
+		defer q.mu.Unlock()
+		q.endedLocked()
+	}()
 	for _, c := range out {
 		if c.tell != nil {
 			c.tell()

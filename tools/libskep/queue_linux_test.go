@@ -113,6 +113,24 @@ func TestAQueueThatIsClosedWaitsForWhatIsUnderWay(t *testing.T) {
 	require.NoError(t, q.close(t.Context()), "what can be stopped is")
 }
 
+// While a drain writes results to the caller's memory, that is not given back with the queue.
+func TestAQueueIsNotClosedWhileResultsAreTold(t *testing.T) {
+	t.Parallel()
+	q := queueOn(t, 1)
+	late, cancel := context.WithCancel(t.Context())
+	cancel()
+	var closed error
+	x := operation{timeout: time.Hour, do: func(context.Context, *completion) error { return nil }}
+	x.tell = func() { closed = q.close(late) } // another thread's, meanwhile
+	require.True(t, begun(t, q, x))
+	require.Eventually(t, func() bool {
+		list, err := q.drain(1)
+		return err == nil && len(list) == 1
+	}, time.Minute, time.Millisecond)
+	require.ErrorIs(t, closed, skep.NotReleased)
+	require.NoError(t, q.close(t.Context()))
+}
+
 // Memory that a drive may write to is not given back with its queue: closing the store says when it is.
 func TestAQueueWithMemoryThatIsNotReleasedSaysSo(t *testing.T) {
 	t.Parallel()

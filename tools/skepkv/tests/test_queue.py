@@ -100,6 +100,32 @@ class Queues(unittest.TestCase):
         self.store._number, self.store._unsure = number, None
         self.store._over.clear()
 
+    def test_what_a_drain_has_taken_is_not_for_close(self):
+        queue, into = self.store.queue(), bytearray(8)
+        tag = queue.restore(self.space, [key(0)], [into])
+        held = queue._calls[tag].held
+        with selectors.DefaultSelector() as s:
+            s.register(queue, selectors.EVENT_READ)
+            self.assertTrue(s.select(60), "nothing came")
+        ending, call = threading.Thread(target=queue.close), self.library.call
+
+        def drain(name, *args):
+            call(name, *args)
+            if name == "drain":  # another thread closes the queue before the calls are answered
+                args[1][0].code = skepkv.errors.NOT_RELEASED
+                ending.start()
+                ending.join(0.2)  # it waits
+
+        with mock.patch.object(self.library, "call", drain):
+            (done,) = queue.drain()
+            ending.join()
+        self.assertEqual((done.tag, done.code), (tag, skepkv.errors.NOT_RELEASED))
+        self.assertIn(held, self.store._kept)
+        with self.assertRaises(BufferError):
+            into.extend(b"x")  # a drive may write there yet
+        self.store._kept.remove(held)
+        held.release()
+
     def test_a_chain_in_pieces_goes_on_behind_what_is_not_asked_for(self):
         chain, keys = self.store.namespace("chain", chained=True), [key(i) for i in range(3)]
         self.wait(self.queue.put(chain, keys, [block(i, 9000) for i in range(3)]))

@@ -7,6 +7,7 @@ import ctypes as c
 import itertools
 import os
 import select
+import threading
 from typing import Any, Callable, NamedTuple, Sequence
 
 from . import _store, errors
@@ -83,6 +84,7 @@ class Queue:
         self._store, self._number, self._fd = store, number.value, fd.value
         self._tags = itertools.count(1)
         self._calls: dict[int, _Call] = {}
+        self._lock = threading.Lock()  # so that close finds no call that a drain has taken and not answered
 
     def fileno(self) -> int:
         return self._fd
@@ -202,10 +204,8 @@ class Queue:
             op.results, op.reasons = c.addressof(call.results), c.addressof(call.reasons)
             library().call("submit", self._number, c.byref(op), 1, c.byref(taken))
         finally:
-            if not taken.value:
-                del self._calls[tag]
-                if held is not None:
-                    held.release()
+            if not taken.value and self._calls.pop(tag, None) is not None and held is not None:
+                held.release()  # where close has not
         return tag if taken.value else None
 
     def _takes(self, what: str, version: int = PIECES) -> None:
@@ -216,8 +216,11 @@ class Queue:
     def drain(self, most: int = 64) -> list[Done]:
         """Takes what is over, each once. It does not wait."""
         room, got = array(DoneStruct, most)(), c.c_uint32()
-        library().call("drain", self._number, room, most, c.byref(got))
-        return [self._done(room[i]) for i in range(got.value)]
+        if library().forked():  # it may have been forked while another thread had the lock
+            raise errors.Forked(errors.UNSUPPORTED, "this process is forked from the one that opened the store")
+        with self._lock:
+            library().call("drain", self._number, room, most, c.byref(got))
+            return [self._done(room[i]) for i in range(got.value)]
 
     def _done(self, d: DoneStruct) -> Done:
         call = self._calls.pop(d.tag)
@@ -235,10 +238,14 @@ class Queue:
     def close(self, timeout: float | None = None) -> None:
         """Ends what is under way, and the queue. NotReleased: buffers are in use yet, and are held until the store is
         closed."""
-        number, self._number = self._number, 0
-        if not number or library().forked():
+        if library().forked():
+            self._number = 0
             return
-        calls, self._calls = self._calls, {}
+        with self._lock:
+            number, self._number = self._number, 0
+            calls, self._calls = self._calls, {}
+        if not number:
+            return
         held = [call.held for call in calls.values() if call.held is not None]
         if self._store._number:
             try:
