@@ -66,6 +66,27 @@ class StoresThatEnd(unittest.TestCase):
         self.c._restart(second)
         self.assertTrue(second.closed.is_set())
 
+    def test_the_store_that_failed_is_closed_and_not_the_one_before_it(self):
+        """A job that was begun while the first store was there gets its spaces of the second."""
+        first, second = self.store(), self.store()
+        self.c._store = first
+
+        def parts(_):
+            self.c._restart(first)
+            self.c._store = second
+            return [(mock.Mock(_store=second), [0], [b""])]
+
+        wait = Waiting(self.c)
+        with mock.patch.object(self.c, "_parts", parts), mock.patch.object(self.c, "_straight"):
+            for error in (skepkv.errors.NotReleased(18, "a drive has it"), skepkv.SkepError(3, "closed")):
+                with mock.patch.object(self.c, "_get", lambda job: self.c._each(job, mock.Mock(side_effect=error))):
+                    number = self.c.submit_batch_get([name(1)], [memoryview(bytearray(8))])
+                    self.assertFalse(wait(number)[0])
+                self.assertTrue(second.closed.is_set())
+                self.assertIsNone(self.c._store)
+                first, second = second, self.store()
+                self.c._store = first
+
     def test_who_is_second_waits_until_it_is_closed(self):
         may = threading.Event()
         self.c._store = first = self.store(may)

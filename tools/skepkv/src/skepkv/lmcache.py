@@ -146,7 +146,8 @@ class Calls:
         self._exists_within, self._delete_within = exists_timeout, delete_timeout
         self._fds = [os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC) for _ in range(self._eventfds)]
         self._pid = os.getpid()
-        self._ending = threading.Lock()  # held while a store is closed by _restart; before the next one
+        self._at = threading.local()  # store: the one that a thread's call is of
+        self._ending = threading.Lock()  # held while a store is closed; before the next one
         self._lock = threading.Lock()  # guards what follows
         self._last = 0
         self._closed = False
@@ -167,13 +168,16 @@ class Calls:
 
     def close(self) -> None:
         """Stops. Batches that wait complete as misses. In a forked process it leaves the store to the parent."""
-        with self._lock:
-            if self._closed:
-                return
-            self._closed = True
-            store, self._store = self._store, None
-        if os.getpid() == self._pid:
-            self._drop(store)  # what is under way ends with an error
+        ours = os.getpid() == self._pid
+        with self._ending if ours else contextlib.nullcontext():
+            with self._lock:
+                if self._closed:
+                    return
+                self._closed = True
+                store, self._store = self._store, None
+            if ours:
+                self._drop(store)  # what is under way ends with an error
+        if ours:
             for t in self._threads:
                 (self._reads if "read" in t.name else self._writes).put(None)
             for t in self._threads:
@@ -233,8 +237,7 @@ class Calls:
     def _work(self, jobs: "queue.SimpleQueue[Job | None]") -> None:
         while (job := jobs.get()) is not None:
             ok, error, kind, landed = False, "", "", None
-            with self._lock:
-                used = self._store
+            self._at.store = None
             try:
                 if self._closed:
                     error = "closed"
@@ -246,11 +249,11 @@ class Calls:
                         self._well()
             except errors.NotReleased as e:
                 error, kind = str(e), errors.name_of(e.code)
-                self._restart(used)
+                self._restart(self._at.store)
             except SkepError as e:
                 error, kind = str(e), errors.name_of(e.code)
                 if e.code == errors.CLOSED and not self._closed:
-                    self._restart(used)
+                    self._restart(self._at.store)
             except BaseException as e:  # the engine must never see it
                 error = f"{type(e).__name__}: {e}"
             if error:
@@ -278,16 +281,19 @@ class Calls:
     def _each(self, job: Job, do: Callable[[Space, list[int], list[bytes]], None]) -> str:
         """Does every namespace's part of a batch, and says what went wrong with some. It is raised where none worked,
         and where a buffer may be written to yet."""
-        worked, wrong = False, None
+        worked, wrong, of = False, None, None
         for part in self._parts(job):
+            self._at.store = part[0]._store
             try:
                 do(*part)
                 worked = True
             except errors.NotReleased:
                 raise
             except SkepError as e:
-                wrong = wrong or e
+                if wrong is None:
+                    wrong, of = e, self._at.store
         if wrong is not None and not worked:
+            self._at.store = of
             raise wrong
         return str(wrong or "")
 
@@ -384,14 +390,14 @@ class Calls:
                     tell(self._store, self._tenant, name, {**about, "fingerprint": self._fingerprint, **_hashes()})
         return space.salted(salt.encode()) if salt else space
 
-    def _restart(self, used: Store | None) -> None:
-        """Closes the store that a job used, or, of one that used none when it began, the store there is: nothing writes
-        to any buffer afterwards. One that was opened since stays. The next batch opens it again."""
+    def _restart(self, store: Store | None) -> None:
+        """Closes a store that a call failed of: nothing of it writes to any buffer afterwards. One that was opened
+        since stays. The next batch opens it again."""
         with self._ending:  # who comes second waits until it is closed
             with self._lock:
-                if used is not None and self._store is not used:
+                if self._store is not store:
                     return
-                store, self._store = self._store, None
+                self._store = None
                 self._spaces = {}
                 self._told.clear()
             self._drop(store)
