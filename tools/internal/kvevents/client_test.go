@@ -107,8 +107,9 @@ type client struct {
 	p   *peer
 	all []heard // by hearUntil
 
-	begun  uint64 // what has a lower number is of the first snapshot
-	passed int64  // batches of it that hear passed over
+	early  [][][]byte // messages that came before a PONG
+	begun  uint64     // what has a lower number is of the first snapshot
+	passed int64      // batches of it that hear passed over
 }
 
 // dial connects as a socket of type kind.
@@ -129,12 +130,15 @@ func (c *client) command(name, body string) {
 	require.NoError(c, c.p.send(flagCommand, append(shortString(name), body...)))
 }
 
-// ping waits until the publisher has carried out what was sent before, and gives back what a PONG repeats.
+// ping waits until the publisher has carried out what was sent before, and gives back what a PONG repeats. What is
+// published meanwhile is heard afterwards.
 func (c *client) ping(context string) string {
 	c.Helper()
 	c.command("PING", "\x00\x0a"+context)
 	message, isCommand := c.receive()
-	require.True(c, isCommand)
+	for ; !isCommand; message, isCommand = c.receive() {
+		c.early = append(c.early, message)
+	}
 	name, rest, ok := command(message[0])
 	require.True(c, ok)
 	require.Equal(c, "PONG", name)
@@ -219,13 +223,24 @@ func decode(t *testing.T, frames [][]byte) heard {
 func (c *client) hear() heard {
 	c.Helper()
 	for {
-		frames, isCommand := c.receive()
-		require.False(c, isCommand)
-		if h := decode(c.T, frames); h.seq >= c.begun {
+		if h := decode(c.T, c.message()); h.seq >= c.begun {
 			return h
 		}
 		c.passed++
 	}
+}
+
+// message is the next message of a subscriber.
+func (c *client) message() [][]byte {
+	c.Helper()
+	if len(c.early) > 0 {
+		next := c.early[0]
+		c.early = c.early[1:]
+		return next
+	}
+	frames, isCommand := c.receive()
+	require.False(c, isCommand)
+	return frames
 }
 
 // replay asks for what came from start on.

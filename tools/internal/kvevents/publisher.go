@@ -256,6 +256,7 @@ func (p *Publisher) space(ctx context.Context, id skep.NamespaceID) *space {
 // tell publishes events, a batch for each topic, and asks for a snapshot where they do not say what is there.
 func (p *Publisher) tell(ctx context.Context, events []skep.Event) {
 	var order []*space
+	var told, gone int64 // counted once they are published
 	of := map[*space]*builder{}
 	for i := range events {
 		e := &events[i]
@@ -288,15 +289,17 @@ func (p *Publisher) tell(ctx context.Context, events []skep.Event) {
 		}
 		if there {
 			b.stored(e, s.blockSize)
-			p.count.stored.Add(1)
+			told++
 		} else {
 			b.removed(e)
-			p.count.removed.Add(1)
+			gone++
 		}
 	}
 	for _, s := range order {
 		p.publish(s.topic, of[s].at, of[s].events)
 	}
+	p.count.stored.Add(told)
+	p.count.removed.Add(gone)
 }
 
 func (p *Publisher) publish(topic string, at time.Time, events []any) {

@@ -58,6 +58,46 @@ func (c *client) replay0(w *world) (next uint64) {
 	return next
 }
 
+// looked is a context that calls f when it is asked for its end.
+type looked struct {
+	context.Context
+	f func()
+}
+
+func (l looked) Done() <-chan struct{} {
+	l.f()
+	return l.Context.Done()
+}
+
+// A subscriber has its place in the ring before anything that it says is read: so whoever knows that a subscription was
+// taken hears all that comes from then on.
+func TestASubscriberHasAPlaceBeforeItSubscribes(t *testing.T) {
+	t.Parallel()
+	p := &Publisher{ring: newRing(4, 1<<20, 1)}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer l.Close()
+	places := make(chan int, 10)
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() {
+		c, err := l.Accept()
+		if err != nil {
+			ended <- err
+			return
+		}
+		ended <- p.subscriber(looked{ctx, func() { // when the goroutine that reads is about to begin
+			p.ring.mu.Lock()
+			defer p.ring.mu.Unlock()
+			places <- len(p.ring.at)
+		}}, c)
+	}()
+	dial(t, l.Addr().String(), "SUB")
+	require.Equal(t, 1, <-places)
+	stop()
+	require.ErrorIs(t, <-ended, context.Canceled)
+}
+
 // A subscriber of one namespace hears of that one. Subscriptions come as commands and, in ZMTP 3.0, as messages; they
 // are taken back as often as they were made.
 func TestSubscriptions(t *testing.T) {

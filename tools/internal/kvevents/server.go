@@ -114,6 +114,8 @@ func (p *Publisher) subscriber(ctx context.Context, c net.Conn) error {
 	}
 	p.count.subscribers.Add(1)
 	defer p.count.subscribers.Add(-1)
+	place := p.ring.follow() // before a subscription is read: whoever has subscribed hears what comes from then on
+	defer place.leave()
 	run, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
 	subs := &subscriptions{want: map[string]int{}}
@@ -122,7 +124,7 @@ func (p *Publisher) subscriber(ctx context.Context, c net.Conn) error {
 		defer close(read)
 		stop(subscribe(peer, subs))
 	}()
-	err = p.send(run, peer, subs)
+	err = p.send(run, peer, subs, place)
 	_ = c.Close() // ends who reads
 	<-read
 	return errors.Join(err, context.Cause(run))
@@ -153,10 +155,8 @@ func subscribe(peer *peer, subs *subscriptions) error {
 	}
 }
 
-// send sends what comes into the ring, and what the subscriber wants of it, until ctx ends.
-func (p *Publisher) send(ctx context.Context, peer *peer, subs *subscriptions) error {
-	place := p.ring.follow()
-	defer place.leave()
+// send sends what comes into the ring behind place, and what the subscriber wants of it, until ctx ends.
+func (p *Publisher) send(ctx context.Context, peer *peer, subs *subscriptions, place *reader) error {
 	var into [atATime]batch
 	for {
 		n, more := place.take(into[:])
