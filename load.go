@@ -1,7 +1,6 @@
 package skep
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"io"
@@ -34,13 +33,14 @@ func Load(ctx context.Context, st Restorer, r *RestoreRequest, each func(*Chunk)
 	return err
 }
 
-// besides is what err says and left, of Close: of kind NotReleased where left says that, whatever err's is.
+// besides is what err says and left, of Close: of kind NotReleased where left says that, whatever err's is. It is
+// both for errors.Is and errors.As.
 func besides(err, left error) error {
 	joined := errors.Join(err, left)
 	if !errors.Is(left, NotReleased) || KindOf(joined) == NotReleased {
 		return joined
 	}
-	return &Error{Op: "load", Kind: NotReleased, Field: "destinations", Value: "a drive's", Err: cmp.Or(err, left)}
+	return &Error{Op: "load", Kind: NotReleased, Field: "destinations", Value: "a drive's", Err: joined}
 }
 
 // Drain calls each with every chunk that the session delivers, as Load does, and leaves the session open: claims go on. nil

@@ -32,8 +32,8 @@ func TestLoadSaysFirstWhatIsNotReleased(t *testing.T) {
 		kind       skep.Kind
 		is         []error // what else it is
 	}{
-		{late, held, skep.NotReleased, []error{late, skep.Deadline}},
-		{io.ErrUnexpectedEOF, held, skep.NotReleased, []error{io.ErrUnexpectedEOF}},
+		{late, held, skep.NotReleased, []error{late, skep.Deadline, held, context.DeadlineExceeded}},
+		{io.ErrUnexpectedEOF, held, skep.NotReleased, []error{io.ErrUnexpectedEOF, held}},
 		{held, held, skep.NotReleased, nil},
 		{io.EOF, held, skep.NotReleased, []error{held}},
 		{late, closed, skep.Deadline, []error{closed}},
