@@ -165,3 +165,47 @@ func TestALogWhoseFileSystemDoesNotAnswer(t *testing.T) {
 		_ = s.db.Close()
 	})
 }
+
+// Who looks while somebody else does is told what that one sees, and not what there was before: of a node that has
+// looked for nothing yet, that is nothing.
+func TestWhoLooksBesideAnotherIsToldTheSame(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		mem := vfs.NewMem()
+		fs := &muteFS{FS: mem, held: make(chan struct{})}
+		s := open(t, fs)
+		mem.TestingSetDiskUsage(vfs.DiskUsage{AvailBytes: leastSpace - 1, TotalBytes: 1 << 40})
+		fs.mute.Store(true)
+		told := make(chan error, 2)
+		for range cap(told) {
+			go func() { told <- s.seen() }()
+		}
+		synctest.Wait()
+		require.Empty(t, told)
+		close(fs.held)
+		for range cap(told) {
+			require.ErrorIs(t, <-told, skep.Full)
+		}
+		require.NoError(t, s.Close())
+	})
+}
+
+// To cut the log's end needs more space than an entry: that there is too little for that does not say that the node
+// takes no entries.
+func TestSpaceToCutIsNotSpaceForEntries(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		mem := vfs.NewMem()
+		fs := &muteFS{FS: mem, held: make(chan struct{})}
+		s := open(t, fs)
+		for i := range uint64(3) {
+			require.NoError(t, s.StoreLog(&raft.Log{Index: 1 + i}))
+		}
+		mem.TestingSetDiskUsage(vfs.DiskUsage{AvailBytes: spaceToCut - 1, TotalBytes: 1 << 40})
+		require.ErrorIs(t, s.DeleteRange(2, 3), skep.Full)
+		fs.mute.Store(true)
+		require.NoError(t, s.seen(), "what was seen last")
+		close(fs.held)
+		require.NoError(t, s.Close())
+	})
+}

@@ -44,16 +44,16 @@ var errNoValue = errors.New("not found")
 // Where Pebble fails, so does logs, for good. Calls of Pebble run on goroutines of their own, so that a caller is answered
 // when Pebble never comes back: it panics or stops where it cannot write.
 type logs struct {
-	fs      vfs.FS
-	dir     string
-	log     *slog.Logger
-	short   atomic.Bool                // it was told that there is too little space
-	full    atomic.Pointer[skep.Error] // what was seen last of space; nil: there is enough
-	looking atomic.Bool                // somebody only looks
-	db      *pebble.DB
-	failed  chan struct{} // closed once
-	once    sync.Once
-	cause   error // valid once failed is closed
+	fs     vfs.FS
+	dir    string
+	log    *slog.Logger
+	short  atomic.Bool                   // it was told that there is too little space
+	full   atomic.Pointer[skep.Error]    // what was seen last of space; nil: there is enough
+	look   atomic.Pointer[chan struct{}] // of who only looks now: closed when the file system has said it
+	db     *pebble.DB
+	failed chan struct{} // closed once
+	once   sync.Once
+	cause  error // valid once failed is closed
 
 	// ends has a goroutine that asks in vain end, rather than be answered: raft panics where its values cannot be kept or
 	// its entries read. It is set once raft runs, whose goroutines take that well.
@@ -187,22 +187,26 @@ func (s *logs) space(least uint64) error {
 }
 
 // seen is what space would say, for who only looks: where the file system does not answer soon, it is what was seen
-// last. The log does not fail for it.
+// last. The log does not fail for it. Who comes while somebody looks waits for what that one sees.
 func (s *logs) seen() error {
-	if s.looking.CompareAndSwap(false, true) {
-		said := make(chan struct{})
+	said := make(chan struct{})
+	if was := s.look.Load(); was != nil {
+		said = *was
+	} else if s.look.CompareAndSwap(nil, &said) {
 		go func() {
 			defer close(said)
-			defer s.looking.Store(false)
+			defer s.look.Store(nil)
 			_ = s.shortOf(leastSpace)
 		}()
-		soon := time.NewTimer(lookPatience)
-		defer soon.Stop()
-		select {
-		case <-said:
-		case <-soon.C:
-		case <-s.failed:
-		}
+	} else {
+		return s.seen() // somebody began just now
+	}
+	soon := time.NewTimer(lookPatience)
+	defer soon.Stop()
+	select {
+	case <-said:
+	case <-soon.C:
+	case <-s.failed:
 	}
 	if e := s.full.Load(); e != nil {
 		return e
@@ -213,25 +217,29 @@ func (s *logs) seen() error {
 // lookPatience is how long who only looks waits for the file system.
 const lookPatience = 100 * time.Millisecond
 
-// shortOf asks the file system. Where it does not say, there is enough.
+// shortOf asks the file system. Where it does not say, there is enough. What is seen later is whether entries are
+// taken, whatever the caller needs.
 func (s *logs) shortOf(least uint64) error {
 	u, err := s.fs.GetDiskUsage(s.dir)
-	short := err == nil && u.AvailBytes < least
-	var full *skep.Error
-	if short {
-		full = &skep.Error{Op: "raft's log", Kind: skep.Full, Field: "space in " + s.dir, Value: u.AvailBytes,
+	below := func(least uint64) *skep.Error {
+		if err != nil || u.AvailBytes >= least {
+			return nil
+		}
+		return &skep.Error{Op: "raft's log", Kind: skep.Full, Field: "space in " + s.dir, Value: u.AvailBytes,
 			Limit: fmt.Sprintf("at least %d bytes free: the node takes no changes until there are", least)}
 	}
+	full := below(leastSpace)
 	s.full.Store(full)
+	short := full != nil
 	if was := s.short.Swap(short); short && !was {
 		s.log.Error("no space for raft's log", "error", full)
 	} else if was && !short {
 		s.log.Info("raft's log has space again", "directory", s.dir)
 	}
-	if full == nil {
-		return nil
+	if full := below(least); full != nil {
+		return full
 	}
-	return full
+	return nil
 }
 
 // guarded runs f, and gives it up where Pebble fails.
