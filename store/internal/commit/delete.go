@@ -33,8 +33,8 @@ type deletion struct {
 // forgets them. When the catalog refuses the commit all are there as before.
 //
 // Errors: Deadline, when ctx has ended before anything happened; the commit's. While the catalog takes none, one may be
-// waiting under the lock: then it is refused at once, unless nobody has the lock, and refused where something is to be
-// committed.
+// waiting under the lock: then it is refused after 20 ms, or when ctx ends, unless the lock is free before, and else
+// refused where something is to be committed.
 func (r *Rows) Delete(ctx context.Context, ns *namespaces.Namespace, t namespaces.Tag, keys []skep.Key) (out Deleted,
 	err error) {
 	var tombs []segment.Tombstone
@@ -97,7 +97,7 @@ func (r *Rows) Delete(ctx context.Context, ns *namespaces.Namespace, t namespace
 	return out, err
 }
 
-// tryChanges takes r.changes where nobody has it for longer than a moment.
+// tryChanges takes r.changes where nobody has it for longer than 20 ms, or until ctx ends.
 func (r *Rows) tryChanges(ctx context.Context) bool {
 	const tries, pause = 20, time.Millisecond
 	for range tries {
