@@ -143,7 +143,7 @@ func (x *repair) all(ctx context.Context) error {
 		case err == nil:
 		case ctx.Err() != nil:
 			return ended(ctx, op)
-		case !errors.As(err, &own) || skep.KindOf(err) == skep.Closed:
+		case !errors.As(err, &own) || errors.Is(err, skep.Closed):
 			return err
 		default: // of what cannot be read here another node may have a copy; the other namespaces are looked at
 			x.log.Warn("not all of a namespace could be read for the nodes that should have it",
@@ -258,8 +258,8 @@ func (r *spaceRepair) node(ctx context.Context, n *node, blocks []skep.StoredBlo
 	case err == nil:
 	case ctx.Err() != nil:
 		return ended(ctx, "repair")
-	case errors.As(err, &own) && skep.KindOf(err) == skep.NotFound: // the namespace was deleted
-	case errors.As(err, &own), skep.KindOf(err) == skep.StaleMap:
+	case errors.As(err, &own) && errors.Is(err, skep.NotFound): // the namespace was deleted
+	case errors.As(err, &own), errors.Is(err, skep.StaleMap):
 		return err
 	case r.away(err):
 		r.count(func(sum *Repaired) { sum.Away += left })
@@ -449,7 +449,7 @@ func (r *spaceRepair) sendSome(ctx context.Context, n *node, run []skep.StoredBl
 		return len(run), err
 	}
 	blocks, err := runs.Read(ctx, r.self.st, r.local, run, mem.Bytes(), nil)
-	held := skep.KindOf(err) == skep.NotReleased || errors.Is(err, skep.NotReleased)
+	held := errors.Is(err, skep.NotReleased)
 	defer func() {
 		if !held { // else a drive, or the node, has it yet
 			mem.Release()

@@ -124,6 +124,7 @@ func CodeOf(err error) int {
 	case errors.As(err, &p):
 		return TryAgain
 	}
+	err = first(err)
 	for _, c := range codes {
 		if slices.Contains(c.kinds, error(skep.KindOf(err))) {
 			return c.code // whatever that came of
@@ -140,6 +141,15 @@ func CodeOf(err error) int {
 		}
 	}
 	return Failed
+}
+
+// first is what went wrong before memory was not released, where err says that of something else that failed.
+func first(err error) error {
+	var e *skep.Error
+	for errors.As(err, &e) && e.Kind == skep.NotReleased && skep.KindOf(e.Err) != skep.Other {
+		err = e.Err
+	}
+	return err
 }
 
 // isCobraUsage recognises what cobra itself returns for unknown commands and missing
