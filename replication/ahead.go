@@ -59,12 +59,12 @@ func (s many) usual() pace.Both {
 
 // chooser says which of the nodes at places in the map is asked for a group: the one that owes this client least, of
 // restores under way and of what calls ask it for until they are done. Slow ones are not, where there is another; they
-// are probed beside the call.
+// are probed beside the call. book is of what the call asks nodes for: its caller settles it.
 func (s many) chooser(ctx context.Context, sp *space, salt skep.Salt, runs [][]skep.Key) (
-	pick func(at []uint16) *node, done func(),
+	pick func(at []uint16) *node, book *owed.Book,
 ) {
-	kind, asked, book := lookupLine(s.owner[0]).Kind(), make([]int64, len(s.owner)), owed.New(s.asks)
-	group := int64(sp.group) * sp.each()
+	kind, asked, asks := lookupLine(s.owner[0]).Kind(), make([]int64, len(s.owner)), owed.New(s.asks)
+	group := sp.groupBytes()
 	var expect []time.Duration
 	if s.paced(sp) {
 		now := time.Now()
@@ -80,9 +80,9 @@ func (s many) chooser(ctx context.Context, sp *space, salt skep.Salt, runs [][]s
 			asked[x] = s.owner[x].owed.Load() + s.owner[x].asked.Load()
 		}
 		n := s.owner[pace.Choose(kind, at, expect, asked)]
-		book.Owes(n.i, group)
+		asks.Owes(n.i, group)
 		return n
-	}, book.Settle
+	}, &asks
 }
 
 // probe asks a slow node for a block, to see whether it is slow yet, where it is time for that. Nobody waits for it.
@@ -341,6 +341,9 @@ func (w *wave) hedge(ctx context.Context, now time.Time) {
 		}
 		w.s.hedges.Note(func(st *skep.HedgeStats) { st.Lookups += int64(len(to)) })
 		for _, y := range to {
+			for range y.groups {
+				w.ask.asks(w.sp, y.node)
+			}
 			y.instead = x
 			w.of = append(w.of, y)
 			w.begin(ctx, y)
@@ -400,8 +403,9 @@ func (s many) askAgain(ctx context.Context, sp *space, salt skep.Salt, runs [][]
 // loose asks for blocks that are together, and are placed by the first one's key.
 func (s many) loose(ctx context.Context, sp *space, salt skep.Salt, keys []skep.Key, a ask) (*node, skep.LookupResult, error) {
 	runs := [][]skep.Key{keys}
-	pick, done := s.chooser(ctx, sp, salt, runs)
-	defer done()
+	pick, book := s.chooser(ctx, sp, salt, runs)
+	defer book.Settle()
+	a.book = book
 	by := &answer{node: pick(s.holders(sp, salt, keys[0]))}
 	groups := []group{{span: span{node: by.node, to: len(keys)}, by: by}}
 	by.groups = []*group{&groups[0]}

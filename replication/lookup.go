@@ -9,6 +9,7 @@ import (
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/replication/errand"
 	"github.com/skepkv/skep/replication/known"
+	"github.com/skepkv/skep/replication/owed"
 )
 
 // span is blocks [from, to) of a chain that are together on a node, in a chain there that begins with block head.
@@ -25,6 +26,14 @@ type ask struct {
 	lease time.Duration
 	tiers bool
 	cost  *skep.RecomputeCost
+	book  *owed.Book // of what the call asks nodes for; nil: nobody keeps it
+}
+
+// asks notes that a node is asked for a group, too.
+func (a *ask) asks(sp *space, n *node) {
+	if a.book != nil {
+		a.book.Owes(n.i, sp.groupBytes())
+	}
 }
 
 // finding is what a lookup found of a chain: a prefix of the keys.
@@ -47,7 +56,7 @@ func (s many) Lookup(ctx context.Context, r *skep.LookupRequest) (skep.LookupRes
 	if err := r.Validate(); err != nil {
 		return skep.LookupResult{}, err
 	}
-	found, lease, denied, err := s.look(ctx, op, r.Scope, [][]skep.Key{r.Keys}, ask{r.Lease, r.Tiers, r.Cost})
+	found, lease, denied, err := s.look(ctx, op, r.Scope, [][]skep.Key{r.Keys}, ask{lease: r.Lease, tiers: r.Tiers, cost: r.Cost})
 	if err != nil {
 		return skep.LookupResult{}, err
 	}
@@ -61,7 +70,7 @@ func (s many) LookupRuns(ctx context.Context, r *skep.RunsRequest) (out skep.Run
 	if err := r.Validate(); err != nil {
 		return out, err
 	}
-	found, lease, denied, err := s.look(ctx, "lookup of runs", r.Scope, r.Runs, ask{r.Lease, r.Tiers, r.Cost})
+	found, lease, denied, err := s.look(ctx, "lookup of runs", r.Scope, r.Runs, ask{lease: r.Lease, tiers: r.Tiers, cost: r.Cost})
 	if err != nil {
 		return out, err
 	}
@@ -184,8 +193,9 @@ func (s many) find(ctx context.Context, sp *space, salt skep.Salt, runs [][]skep
 		total += (len(keys) + sp.group - 1) / sp.group
 	}
 	groups := make([]group, 0, total)
-	pick, done := s.chooser(ctx, sp, salt, runs)
-	defer done()
+	pick, book := s.chooser(ctx, sp, salt, runs)
+	defer book.Settle()
+	a.book = book
 	for r, keys := range runs {
 		for i := 0; i < len(keys); i += sp.group {
 			n := pick(s.holders(sp, salt, keys[i]))
@@ -270,6 +280,7 @@ func (s many) askOthers(ctx context.Context, sp *space, salt skep.Salt, runs [][
 			left--
 		}
 		to.add(g, x)
+		a.asks(sp, x)
 	}
 	if to == nil {
 		return nil, nil

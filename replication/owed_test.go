@@ -186,3 +186,32 @@ func TestLookupsAtOnceAreSpread(t *testing.T) {
 		}
 	})
 }
+
+// What is asked of another node, because one is late, counts as asked of that one, too, until the lookup is done.
+func TestWhatIsAskedInPlaceOfALateNodeCounts(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		r, keys := slowly(t, 40)
+		asked := func() (sum int64) {
+			synctest.Wait()
+			for _, n := range r.now.Load().nodes {
+				sum += n.asked.Load()
+			}
+			return sum
+		}
+		require.Zero(t, asked())
+		for _, n := range r.nodes {
+			n.lag.Store(int64(time.Second))
+		}
+		done := make(chan skep.LookupResult, 1)
+		go func() { done <- r.find(keys, skep.NoLease) }()
+		began := asked()
+		require.Positive(t, began)
+		time.Sleep(time.Second / 2)
+		again := asked()
+		require.Positive(t, r.hedged().Lookups)
+		require.Greater(t, again, began)
+		require.Equal(t, 40, (<-done).Blocks)
+		require.Zero(t, asked())
+	})
+}
