@@ -32,23 +32,40 @@ func turnsReadOnly(o *Options, fixed *atomic.Bool) *atomic.Int64 {
 	return refused
 }
 
+// turning is a store whose catalog's file system takes no changes while fixed is set.
+type turning struct {
+	o       Options
+	fixed   atomic.Bool
+	refused *atomic.Int64
+	s       *Store
+	sc      skep.Scope
+	keys    []skep.Key // a durable chain that it has
+}
+
+// beforeReadOnly opens such a store, whose file system is yet for writing.
+func beforeReadOnly(t *testing.T, scarce time.Duration) *turning {
+	t.Helper()
+	w := &turning{o: small(tempRoot(t, "store")), keys: chainKeys(1, 5)}
+	w.refused = turnsReadOnly(&w.o, &w.fixed)
+	w.o.CacheBytes, w.o.catalogScarce = -1, scarce
+	var err error
+	w.s, err = Open(testContext(t), w.o)
+	require.NoError(t, err)
+	w.sc = openSpace(t, w.s, "n", skep.Durable, 1, true)
+	requireOutcome(t, skep.Committed, putRun(t, w.s, w.sc, w.keys, 3000))
+	return w
+}
+
 // The file system of the catalog is mounted for reading while the store serves, for longer than anything else is waited
 // for: what is there is found and read, puts and deletions are refused as read-only, the state says why, and once it is
 // mounted for writing all goes on, with what was acknowledged, without a restart.
 func TestTheCatalogsFileSystemTurnsReadOnly(t *testing.T) {
 	t.Parallel()
 	ctx := testContext(t)
-	o := small(tempRoot(t, "store"))
-	var fixed atomic.Bool
-	refused := turnsReadOnly(&o, &fixed)
-	o.CacheBytes, o.catalogScarce = -1, time.Nanosecond
-	s, err := Open(ctx, o)
-	require.NoError(t, err)
-	sc := openSpace(t, s, "n", skep.Durable, 1, true)
-	keys := chainKeys(1, 5)
-	requireOutcome(t, skep.Committed, putRun(t, s, sc, keys, 3000))
+	w := beforeReadOnly(t, time.Nanosecond)
+	s, sc, keys := w.s, w.sc, w.keys
 
-	fixed.Store(true)
+	w.fixed.Store(true)
 	crew := storetest.NewCrew(t)
 	crew.Go(func(t testing.TB) { // it is the first that meets it, and waits
 		_, err := s.OpenNamespace(ctx, skep.NamespaceSpec{Tenant: "t", Name: "other", Shape: anySize})
@@ -58,12 +75,12 @@ func TestTheCatalogsFileSystemTurnsReadOnly(t *testing.T) {
 		st, err := s.Stats(ctx)
 		return err == nil && len(st.State) > 9 && st.State[:9] == "read-only"
 	})
-	for tries := int64(1); tries < 20; tries = refused.Load() { // more often than one is made that waits for space
+	for tries := int64(1); tries < 20; tries = w.refused.Load() { // more often than one is made that waits for space
 		requireChain(t, s, sc, keys, 3000)
 		for _, r := range putRun(t, s, sc, chainKeys(2, 2), 3000) {
 			require.Equal(t, skep.PutResult{Outcome: skep.Declined, Reason: skep.ReadOnly}, r)
 		}
-		_, err = s.Delete(ctx, sc, keys)
+		_, err := s.Delete(ctx, sc, keys)
 		require.ErrorIs(t, err, skep.ReadOnly)
 		require.ErrorContains(t, err, "file system")
 	}
@@ -71,12 +88,12 @@ func TestTheCatalogsFileSystemTurnsReadOnly(t *testing.T) {
 	require.NoError(t, err)
 	require.Positive(t, st.PutDeclined[skep.ReadOnly.Error()])
 
-	fixed.Store(false)
+	w.fixed.Store(false)
 	crew.Wait()
 	eventually(t, "it is well", func() bool { st, err := s.Stats(ctx); return err == nil && st.State == "ok" })
 	requireOutcome(t, skep.Committed, putRun(t, s, sc, chainKeys(2, 2), 3000))
 	require.NoError(t, s.Close())
-	s, err = Open(ctx, o)
+	s, err = Open(ctx, w.o)
 	require.NoError(t, err)
 	requireChain(t, s, sc, keys, 3000)
 	requireChain(t, s, sc, chainKeys(2, 2), 3000)
@@ -93,27 +110,20 @@ func TestCloseOnAReadOnlyFileSystem(t *testing.T) {
 		return
 	}
 	ctx := testContext(t)
-	o := small(tempRoot(t, "store"))
-	var fixed atomic.Bool
-	refused := turnsReadOnly(&o, &fixed)
-	o.CacheBytes = -1
-	s, err := Open(ctx, o)
-	require.NoError(t, err)
-	sc := openSpace(t, s, "n", skep.Durable, 1, true)
-	keys := chainKeys(1, 5)
-	requireOutcome(t, skep.Committed, putRun(t, s, sc, keys, 3000))
+	w := beforeReadOnly(t, 0)
+	s, sc, keys := w.s, w.sc, w.keys
 
-	fixed.Store(true)
+	w.fixed.Store(true)
 	crew := storetest.NewCrew(t)
 	crew.Go(func(t testing.TB) {
 		_, err := s.OpenNamespace(ctx, skep.NamespaceSpec{Tenant: "t", Name: "other", Shape: anySize})
 		require.Error(t, err)
 	})
-	eventually(t, "it is waited for", func() bool { return refused.Load() > 0 })
+	eventually(t, "it is waited for", func() bool { return w.refused.Load() > 0 })
 	require.ErrorIs(t, s.Close(), skep.Failed)
 	crew.Wait()
-	fixed.Store(false)
-	s, err = Open(ctx, o)
+	w.fixed.Store(false)
+	s, err := Open(ctx, w.o)
 	require.NoError(t, err)
 	requireChain(t, s, sc, keys, 3000)
 	require.NoError(t, s.Close())

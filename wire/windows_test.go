@@ -15,7 +15,8 @@ import (
 func TestManyRestoresFitATenantsMemory(t *testing.T) {
 	t.Parallel()
 	const memory = 32 << 20
-	r := serve(t, "unix", newMemstore(storetest.Config{}), server.Options{Auth: directory(t), Limits: server.Limits{Memory: memory}})
+	r := serve(t, "unix", newMemstore(storetest.Config{}),
+		server.Options{Auth: directory(t), Limits: server.Limits{Memory: memory}})
 	o := r.options()
 	o.Token, o.Strict, o.Retries, o.Window = tokenA, true, -1, 8<<20
 	c := r.dial(t, o)

@@ -26,8 +26,8 @@ import (
 //
 // A sync that fails is never made again, whatever its error: the kernel may have dropped what was to be synced, and
 // says of the next sync that all is well. The catalog has failed then, and who opens it again goes by what is on the
-// drive. So it is where a file system turns read-only and a sync is the first to meet it. Of renames, those of logs that
-// are used again are made again; others come while the catalog is opened only. Pebble links no files here.
+// drive. So it is where a file system turns read-only and a sync is the first to meet it. Of renames, those of logs
+// that are used again are made again; others come while the catalog is opened only. Pebble links no files here.
 
 const (
 	// spareFiles lasts for a log, a flush and a manifest with its marker, and a few tables that are read.
@@ -131,8 +131,8 @@ func (g *guard) unwritable(op string) error {
 }
 
 // again makes a try, and makes it again while there is no descriptor or, where it is a change, no space, for at most
-// patience. Descriptors come from the reserve first. While the file system is for reading no patience ends, until Leave.
-// Each try's error counts by itself. While the catalog is being opened a try is the only one: who opens it is told.
+// patience. Descriptors come from the reserve first. While the file system is for reading no patience ends, until
+// Leave. Each try's error counts by itself. While the catalog is being opened a try is the only one: who opens it is told.
 func (g *guard) again(patience time.Duration, change bool, try func() error) error {
 	err := try()
 	wanted := func() bool { return isScarce(err) || change && noSpace(err) }

@@ -38,7 +38,8 @@ func TestWithoutDescriptorsTheCatalogWaits(t *testing.T) {
 				}}
 				mem := vfs.NewMem()
 				const timeout = 500 * time.Millisecond
-				c, err := Open(testDir, Options{FS: faulty(mem, f), Logger: quiet(), Timeout: timeout, Patience: time.Hour, memtableBytes: 64 << 10})
+				c, err := Open(testDir, Options{FS: faulty(mem, f), Logger: quiet(), Timeout: timeout, Patience: time.Hour,
+					memtableBytes: 64 << 10})
 				require.NoError(t, err)
 				commit(t, c, true, func(b *Batch) { b.PutStore(StoreState{NextSeq: 7}) })
 				require.NoError(t, c.Scarce())
@@ -207,7 +208,8 @@ func TestAHalfWrittenLogGoesOn(t *testing.T) {
 		fillRows(b, 1)
 		done <- c.Commit(bg, b, true)
 	}()
-	require.Eventually(t, func() bool { return disk.halves.Load() >= 3 }, time.Minute, time.Millisecond, "the commit waits")
+	waits := func() bool { return disk.halves.Load() >= 3 }
+	require.Eventually(t, waits, time.Minute, time.Millisecond, "the commit waits")
 	require.ErrorIs(t, c.Scarce(), skep.Full)
 	disk.on.Store(false)
 	inTime(t, "committing", func() { assert.NoError(t, <-done) })
@@ -288,7 +290,8 @@ func TestEachTryOfAChangeCounts(t *testing.T) {
 		long  bool // for longer than its patience
 		says  skep.Kind
 	}{{meets: syscall.ENOSPC, says: skep.Full}, {meets: syscall.EROFS, says: skep.ReadOnly},
-		{meets: syscall.EMFILE, says: skep.Full}, {syscall.EROFS, true, skep.ReadOnly}, {meets: syscall.ENOSPC, says: skep.Full}}
+		{meets: syscall.EMFILE, says: skep.Full}, {syscall.EROFS, true, skep.ReadOnly},
+		{meets: syscall.ENOSPC, says: skep.Full}}
 	for name, last := range map[string]struct {
 		meets error
 		long  bool

@@ -22,9 +22,9 @@ const lockstepWait = 5 * time.Second
 // errHungUp ends a lockstep connection in place of a reply that its client would not know from another.
 var errHungUp = errors.New("hung up in place of a reply")
 
-// ServeLockstep is Serve for clients that read replies of the lengths they expect and never find their place again: five
-// bytes for a SET, four for an EXISTS, for a GET the header that the value they expect has. An error, which is longer,
-// would shift all that follows, and a later GET would take the value of another key. See the package's story.
+// ServeLockstep is Serve for clients that read replies of the lengths they expect and never find their place again:
+// five bytes for a SET, four for an EXISTS, for a GET the header that the value they expect has. An error, which is
+// longer, would shift all that follows, and a later GET would take the value of another key. See the package's story.
 func (s *Server) ServeLockstep(l net.Listener) error { return s.accept(l, true) }
 
 // hangUp ends a lockstep connection, err being what another one would have been told.
@@ -34,8 +34,8 @@ func (c *conn) hangUp(err error) error {
 	return fmt.Errorf("%w: %w", errHungUp, err)
 }
 
-// patience is how much longer this command may wait for what it lacks: d, but on a lockstep connection, which is told of
-// no refusal, what is left of lockstepWait.
+// patience is how much longer this command may wait for what it lacks: d, but on a lockstep connection, which is told
+// of no refusal, what is left of lockstepWait.
 func (c *conn) patience(d time.Duration) time.Duration {
 	if !c.lockstep {
 		return d
@@ -85,7 +85,8 @@ func (c *conn) noOnes(err error, n int) error {
 // isDeclined says that a value is not wanted, and that it would not be soon either.
 func isDeclined(err error) bool {
 	switch skep.KindOf(err) {
-	case skep.Full, skep.ReadOnly, skep.Quota, skep.Admission, skep.Denied: // the last: the key's node lacks an encryption key
+	case skep.Full, skep.ReadOnly, skep.Quota, skep.Admission,
+		skep.Denied: // the key's node lacks an encryption key
 		return true
 	}
 	return errors.Is(err, errPartGone)
@@ -108,8 +109,8 @@ func (db *database) decline(ctx context.Context, ops []*setOp) {
 	}
 }
 
-// told is of which lengths the values of keys are that lockstep clients of a tenant set, found or got: who finds such a key
-// gone waits for the header that its value had. A key takes the place of another one with the same slot.
+// told is of which lengths the values of keys are that lockstep clients of a tenant set, found or got: who finds such a
+// key gone waits for the header that its value had. A key takes the place of another one with the same slot.
 type told [1 << 16]atomic.Uint64
 
 // slot gives a key's place, and what stands there but for the lowest byte, which is its value's digits.

@@ -93,12 +93,13 @@ type Result struct {
 }
 
 const method = "%d blocks of %d bytes in batches of %d: put, got from the drive, read through the store's " +
-	"own memory until they are in it, at least twice, and got from there, every byte compared; ways in turns. put to memory: a chain that is " +
-	"accepted, and drives are waited for after it. skepkv: Python, memory shared with a " +
+	"own memory until they are in it, at least twice, and got from there, every byte compared; ways in turns. " +
+	"put to memory: a chain that is accepted, and drives are waited for after it. skepkv: Python, memory shared with a " +
 	"skep serve of one file whose DRAM tier has room for twice the blocks. " +
 	"each: the same, each key a chain of its own. embedded: the same store in this process. " +
 	"mooncake: Python, Mooncake Store's batch_put_from and batch_get_into over TCP, blocks in another process's " +
-	"memory. fio: %s, to a file beside the store's, as deep as a batch. lookup: %d keys of a chain over the Unix socket, 200 times a round"
+	"memory. fio: %s, to a file beside the store's, as deep as a batch. lookup: %d keys of a chain over the Unix " +
+	"socket, 200 times a round"
 
 //go:embed engines.py
 var pythonScript []byte
