@@ -2,11 +2,27 @@ package lab_test
 
 import (
 	"os"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
+
+// requireLoss requires that a kill cost a client in Go, of 8 blocks, no more than it may.
+func requireLoss(t *testing.T, loss map[string]any, killed string) {
+	t.Helper()
+	first, last := loss["first"].(map[string]any), loss["last"].(map[string]any)
+	assert.Equal(t, "go", loss["way"])
+	assert.Equal(t, killed, loss["killed"])
+	assert.EqualValues(t, 8, first["got"].(float64)+first["missed"].(float64)+first["failed"].(float64))
+	assert.Zero(t, first["wrong"])
+	assert.Zero(t, last["failed"])
+	assert.EqualValues(t, 8, loss["back"].(map[string]any)["got"], "the process that was killed has its blocks again")
+	if loss["copies"].(float64) == 2 {
+		assert.EqualValues(t, 8, last["got"], "the other copy is there")
+	}
+}
 
 // Alone: the environment is the process's.
 func TestBench(t *testing.T) {
@@ -81,19 +97,13 @@ func TestBench(t *testing.T) {
 			assert.Greater(t, row.(map[string]any)["gbps"], 0.0)
 		}
 		assert.EqualValues(t, 8, rows(r)[6].(map[string]any)["blocks_in_memory"])
-		r = benchRun(t, append(small, "--kill", "master", "--seconds", "30")...).OK(t)
-		require.Len(t, r["losses"], 2)
-		for i, loss := range r["losses"].([]any) {
-			loss := loss.(map[string]any)
-			first, last := loss["first"].(map[string]any), loss["last"].(map[string]any)
-			assert.Equal(t, "master", loss["killed"])
-			assert.EqualValues(t, i+1, loss["copies"])
-			assert.EqualValues(t, 8, first["got"].(float64)+first["missed"].(float64)+first["failed"].(float64))
-			assert.Zero(t, first["wrong"])
-			assert.Zero(t, last["failed"])
-			assert.EqualValues(t, 8, loss["back"].(map[string]any)["got"], "the node that led has its blocks again")
-			if i == 1 {
-				assert.EqualValues(t, 8, last["got"], "the other copy is there")
+		for _, killed := range []string{"node", "master"} {
+			r := benchRun(t, append(small, "--kill", killed, "--seconds", "30")...).OK(t)
+			require.Len(t, r["losses"], 2)
+			for i, loss := range r["losses"].([]any) {
+				loss := loss.(map[string]any)
+				assert.EqualValues(t, i+1, loss["copies"])
+				requireLoss(t, loss, killed)
 			}
 		}
 		for flag, bad := range map[string]string{"--nodes": "2", "--kill": "all", "--seconds": "601"} {
@@ -102,6 +112,19 @@ func TestBench(t *testing.T) {
 			assert.Contains(t, o.Stderr, flag)
 		}
 		assert.Contains(t, benchRun(t, "engines", "--dir", dir, "--kill", "node").Stderr, "--nodes")
+	})
+	t.Run("engines on nodes in Python", func(t *testing.T) {
+		small := []string{"engines", "--dir", dir, "--rounds", "1", "--blocks", "8", "--block-size", "65536",
+			"--batch", "3", "--nodes", "3", "--mooncake-python", "/nowhere/python", "--json"}
+		r := benchRun(t, small...).OK(t)
+		if missing := r["skipped"].([]any)[0].(string); !strings.HasPrefix(missing, "mooncake: ") {
+			t.Skip("needs a python3 that has skepkv: " + missing)
+		}
+		require.Len(t, rows(r), 16, "put, put to memory and two gets, of one copy and of two, in Go and in Python")
+		for i, row := range rows(r) {
+			assert.Equal(t, []string{"go", "each"}[i%2], row.(map[string]any)["way"])
+			assert.Greater(t, row.(map[string]any)["gbps"], 0.0)
+		}
 	})
 	t.Run("recover", func(t *testing.T) {
 		r := benchRun(t, "recover", "--dir", dir, "--blocks", "2000", "--check", "100", "--json").OK(t)

@@ -18,6 +18,7 @@ import (
 	"github.com/skepkv/skep/replication/clustermap"
 	"github.com/skepkv/skep/replication/consensus"
 	"github.com/skepkv/skep/tools/internal/bench"
+	"github.com/skepkv/skep/tools/internal/command"
 	"github.com/skepkv/skep/tools/internal/freeport"
 	"github.com/skepkv/skep/tools/internal/member"
 	"github.com/skepkv/skep/tools/internal/self"
@@ -199,10 +200,12 @@ func (c *cluster) serve(ctx context.Context, n *node) error {
 	}
 	n.cmd = cmd
 	var ready struct {
-		Listeners []json.RawMessage `json:"listeners"`
+		Listeners []json.RawMessage   `json:"listeners"`
+		Error     command.FailureBody `json:"error"` // of one that did not start
 	}
 	if err := json.NewDecoder(out).Decode(&ready); err != nil || len(ready.Listeners) == 0 {
-		return fmt.Errorf("node %s did not start: %w", n.name, errors.Join(err, errors.New(n.said.String())))
+		err = errors.Join(err, errors.New(n.said.String()))
+		return fmt.Errorf("node %s did not start: %s: %w", n.name, ready.Error.Message, err)
 	}
 	return nil
 }
