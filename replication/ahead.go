@@ -59,12 +59,10 @@ func (s many) usual() pace.Both {
 
 // chooser says which of the nodes at places in the map is asked for a group: the one that owes this client least, of
 // restores under way and of what calls ask it for until they are done. Slow ones are not, where there is another; they
-// are probed beside the call. book is of what the call asks nodes for: its caller settles it.
-func (s many) chooser(ctx context.Context, sp *space, salt skep.Salt, runs [][]skep.Key) (
-	pick func(at []uint16) *node, book *owed.Book,
-) {
-	kind, asked, asks := lookupLine(s.owner[0]).Kind(), make([]int64, len(s.owner)), owed.New(s.asks)
-	group := sp.groupBytes()
+// are probed beside the call. What the call asks nodes for is in a's book, which the caller settles.
+func (s many) chooser(ctx context.Context, sp *space, salt skep.Salt, runs [][]skep.Key, a *ask) func([]uint16) *node {
+	kind, asked, book := lookupLine(s.owner[0]).Kind(), make([]int64, len(s.owner)), owed.New(s.asks)
+	a.book = &book
 	var expect []time.Duration
 	if s.paced(sp) {
 		now := time.Now()
@@ -80,9 +78,9 @@ func (s many) chooser(ctx context.Context, sp *space, salt skep.Salt, runs [][]s
 			asked[x] = s.owner[x].owed.Load() + s.owner[x].asked.Load()
 		}
 		n := s.owner[pace.Choose(kind, at, expect, asked)]
-		asks.Owes(n.i, group)
+		book.Owes(n.i, int64(sp.group)*sp.each())
 		return n
-	}, &asks
+	}
 }
 
 // probe asks a slow node for a block, to see whether it is slow yet, where it is time for that. Nobody waits for it.
@@ -341,9 +339,7 @@ func (w *wave) hedge(ctx context.Context, now time.Time) {
 		}
 		w.s.hedges.Note(func(st *skep.HedgeStats) { st.Lookups += int64(len(to)) })
 		for _, y := range to {
-			for range y.groups {
-				w.ask.asks(w.sp, y.node)
-			}
+			w.ask.book.Owes(y.node.i, int64(len(y.groups)*w.sp.group)*w.sp.each())
 			y.instead = x
 			w.of = append(w.of, y)
 			w.begin(ctx, y)
@@ -403,9 +399,8 @@ func (s many) askAgain(ctx context.Context, sp *space, salt skep.Salt, runs [][]
 // loose asks for blocks that are together, and are placed by the first one's key.
 func (s many) loose(ctx context.Context, sp *space, salt skep.Salt, keys []skep.Key, a ask) (*node, skep.LookupResult, error) {
 	runs := [][]skep.Key{keys}
-	pick, book := s.chooser(ctx, sp, salt, runs)
-	defer book.Settle()
-	a.book = book
+	pick := s.chooser(ctx, sp, salt, runs, &a)
+	defer a.book.Settle()
 	by := &answer{node: pick(s.holders(sp, salt, keys[0]))}
 	groups := []group{{span: span{node: by.node, to: len(keys)}, by: by}}
 	by.groups = []*group{&groups[0]}

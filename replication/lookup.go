@@ -29,13 +29,6 @@ type ask struct {
 	book  *owed.Book // of what the call asks nodes for; nil: nobody keeps it
 }
 
-// asks notes that a node is asked for a group, too.
-func (a *ask) asks(sp *space, n *node) {
-	if a.book != nil {
-		a.book.Owes(n.i, sp.groupBytes())
-	}
-}
-
 // finding is what a lookup found of a chain: a prefix of the keys.
 type finding struct {
 	skep.LookupResult
@@ -56,7 +49,7 @@ func (s many) Lookup(ctx context.Context, r *skep.LookupRequest) (skep.LookupRes
 	if err := r.Validate(); err != nil {
 		return skep.LookupResult{}, err
 	}
-	found, lease, denied, err := s.look(ctx, op, r.Scope, [][]skep.Key{r.Keys}, ask{lease: r.Lease, tiers: r.Tiers, cost: r.Cost})
+	found, lease, denied, err := s.look(ctx, op, r.Scope, [][]skep.Key{r.Keys}, ask{r.Lease, r.Tiers, r.Cost, nil})
 	if err != nil {
 		return skep.LookupResult{}, err
 	}
@@ -70,7 +63,7 @@ func (s many) LookupRuns(ctx context.Context, r *skep.RunsRequest) (out skep.Run
 	if err := r.Validate(); err != nil {
 		return out, err
 	}
-	found, lease, denied, err := s.look(ctx, "lookup of runs", r.Scope, r.Runs, ask{lease: r.Lease, tiers: r.Tiers, cost: r.Cost})
+	found, lease, denied, err := s.look(ctx, "lookup of runs", r.Scope, r.Runs, ask{r.Lease, r.Tiers, r.Cost, nil})
 	if err != nil {
 		return out, err
 	}
@@ -193,9 +186,8 @@ func (s many) find(ctx context.Context, sp *space, salt skep.Salt, runs [][]skep
 		total += (len(keys) + sp.group - 1) / sp.group
 	}
 	groups := make([]group, 0, total)
-	pick, book := s.chooser(ctx, sp, salt, runs)
-	defer book.Settle()
-	a.book = book
+	pick := s.chooser(ctx, sp, salt, runs, &a)
+	defer a.book.Settle()
 	for r, keys := range runs {
 		for i := 0; i < len(keys); i += sp.group {
 			n := pick(s.holders(sp, salt, keys[i]))
@@ -280,7 +272,7 @@ func (s many) askOthers(ctx context.Context, sp *space, salt skep.Salt, runs [][
 			left--
 		}
 		to.add(g, x)
-		a.asks(sp, x)
+		a.book.Owes(x.i, int64(sp.group)*sp.each())
 	}
 	if to == nil {
 		return nil, nil

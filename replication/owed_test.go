@@ -204,7 +204,11 @@ func TestWhatIsAskedInPlaceOfALateNodeCounts(t *testing.T) {
 			n.lag.Store(int64(time.Second))
 		}
 		done := make(chan skep.LookupResult, 1)
-		go func() { done <- r.find(keys, skep.NoLease) }()
+		go func() {
+			found, err := r.Lookup(t.Context(), &skep.LookupRequest{Scope: r.scope(), Keys: keys, Lease: skep.NoLease})
+			assert.NoError(t, err)
+			done <- found
+		}()
 		began := asked()
 		require.Positive(t, began)
 		time.Sleep(time.Second / 2)

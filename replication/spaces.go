@@ -57,9 +57,6 @@ func (n *node) life(ctx context.Context) (lives.Life, error) {
 // each is how many bytes a block of the namespace is taken for.
 func (sp *space) each() int64 { return cmp.Or(sp.size.Load(), sp.part, guess) }
 
-// groupBytes is what a group's blocks are about, in bytes.
-func (sp *space) groupBytes() int64 { return int64(sp.group) * sp.each() }
-
 func (p *spaces) init(s *Store) {
 	p.s = s
 	p.byID, p.byName, p.byNode = map[skep.NamespaceID]*space{}, map[spaceName]*space{}, map[nodeSpace]skep.NamespaceID{}

@@ -21,9 +21,9 @@ type Book struct {
 // New makes the book of a session with nodes of these totals.
 func New(totals []*Total) Book { return Book{totals: totals, owed: make([]int64, len(totals))} }
 
-// Owes notes bytes that are to come from the node at a place.
+// Owes notes bytes that are to come from the node at a place; of no book, nothing.
 func (b *Book) Owes(i int, bytes int64) {
-	if b.settled {
+	if b == nil || b.settled {
 		return
 	}
 	b.owed[i] += bytes
