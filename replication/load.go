@@ -50,7 +50,7 @@ func (x *session) load(w *work) {
 	l.cancel = cancel
 	l.closing, l.quit = context.WithCancel(context.Background())
 	x.loads[l] = struct{}{}
-	x.active[w.node.i]++
+	x.counts(w, 1)
 	x.lent += w.bytes
 	if w.chain.plan != nil {
 		w.chain.plan.Begun(w.node.i, len(l.left))
@@ -108,7 +108,7 @@ func (l *load) end(why error, quiet bool) {
 	if !quiet || skep.KindOf(why) == skep.NotReleased {
 		x.doubts.Add(l.chain.number, l.node.st, l.ses, l.request)
 	}
-	x.active[l.node.i]--
+	x.counts(l.work, -1)
 	if l.chain.plan != nil {
 		l.chain.plan.Ended(l.node.i)
 	}

@@ -195,7 +195,7 @@ func (x *session) beginPlanned(i int) {
 			}
 			continue
 		}
-		for x.active[i] < underWay && len(x.ready) < mostReady && !x.full(c) {
+		for x.active[i].loads < underWay && len(x.ready) < mostReady && !x.full(c) {
 			runs := c.plan.Begin(i, x.most(), workChunks, workPieces)
 			if len(runs) == 0 {
 				break

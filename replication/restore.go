@@ -82,6 +82,7 @@ type lane struct {
 	span  int
 	block int // of the span, in the order of loading
 	layer int // in the order of loading
+	loads int // under way there
 }
 
 func (l *lane) over(c *chain) bool {

@@ -73,7 +73,7 @@ func (x *session) tryAgain(i int) {
 			why = &skep.Error{Op: "restore", Kind: skep.Stopped}
 		case !c.Deadline.IsZero() && !skep.Steady().Before(c.Deadline):
 			why = &skep.Error{Op: "restore", Kind: skep.Deadline}
-		case x.active[i] >= underWay || len(x.ready) >= mostReady || x.full(c):
+		case x.busy(c, i) || len(x.ready) >= mostReady || x.full(c):
 			return
 		}
 		x.retry[i] = x.retry[i][1:]

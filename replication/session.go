@@ -16,8 +16,9 @@ import (
 const (
 	// mostReady is how many chunks wait for the reader before nothing more is begun.
 	mostReady = 256
-	// underWay is how many sessions load from one node at once.
-	underWay = 2
+	// underWay is how many sessions load of one chain from one node at once, and of all where they are not small. Of small
+	// chains there are up to smallUnderWay: else chains of a block each would wait for each other's round trips.
+	underWay, smallUnderWay = 2, 8
 	// lentBytes is what is begun or waits for the reader, of what the nodes lend, where the request has no window.
 	lentBytes = 64 << 20
 	// giveBack is how long the end of a session waits for the nodes to take their leases back, which run out otherwise.
@@ -37,7 +38,7 @@ type session struct {
 	chains []*chain
 	loads  map[*load]struct{}
 	doubts lent.Doubts   // loads that have ended while their node may have written yet
-	active []int         // loads by node
+	active []begun       // by node
 	owed   owed.Book     // what nodes are yet to give
 	retry  [][]*work     // by node, what another node of its group did not give
 	lent   int64         // bytes that are being loaded, or are the reader's, and count against the window
@@ -55,7 +56,7 @@ type waiting struct {
 }
 
 func newSession(s many, r *skep.RestoreRequest) *session {
-	return &session{st: s, sums: r.Sums, window: r.Window, loads: map[*load]struct{}{}, active: make([]int, len(s.nodes)),
+	return &session{st: s, sums: r.Sums, window: r.Window, loads: map[*load]struct{}{}, active: make([]begun, len(s.nodes)),
 		owed: owed.New(s.debts), retry: make([][]*work, len(s.nodes)), more: make(chan struct{}, 1)}
 }
 
@@ -151,7 +152,7 @@ func (x *session) schedule() {
 				if instead != nil {
 					on = instead.i
 				}
-				if x.active[on] >= underWay || instead != nil && len(x.retry[on]) > 0 {
+				if x.busy(c, on) || instead != nil && len(x.retry[on]) > 0 {
 					break
 				}
 			}
@@ -174,6 +175,26 @@ func (x *session) most() int64 {
 		return min(workBytes, x.window/2)
 	}
 	return workBytes
+}
+
+// begun is what is being loaded from a node.
+type begun struct {
+	loads int
+	bytes int64
+}
+
+// counts notes work that begins, 1, or has ended, -1. x.mu is held.
+func (x *session) counts(w *work, by int) {
+	a := &x.active[w.node.i]
+	a.loads += by
+	a.bytes += int64(by) * w.bytes
+	w.chain.lanes[w.node.i].loads += by
+}
+
+// busy says that no more of a chain is begun on a node now.
+func (x *session) busy(c *chain, i int) bool {
+	a := x.active[i]
+	return c.lanes[i].loads >= underWay || a.loads >= smallUnderWay || a.loads >= underWay && a.bytes >= x.most()
 }
 
 // full says that what the reader has not given back leaves no room for more.

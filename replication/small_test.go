@@ -1,0 +1,60 @@
+package replication
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/skepkv/skep"
+)
+
+// Small chains do not wait for each other: as many are loaded from a node at once as have the bytes of two loads, or
+// eight. Of one chain there are two loads, so that a claim finds the rest.
+func TestSmallChainsAreLoadedTogether(t *testing.T) {
+	t.Parallel()
+	r := cluster(t, 2, 16)
+	for _, c := range []struct {
+		name          string
+		bytes         int64 // of a block
+		chains, each  int   // and blocks of each
+		loads, blocks int   // that begin
+	}{
+		{"one block each", 300, 20, 1, smallUnderWay, smallUnderWay},
+		{"of some MiB", 1 << 20, 6, 3, 3, 9},
+		{"larger than a load", 1 << 20, 2, 12, underWay, 12},
+		{"one in many pieces", 300, 1, 6 * workChunks, underWay, underWay * workChunks},
+	} {
+		ns, err := r.OpenNamespace(t.Context(), skep.NamespaceSpec{Tenant: "t", Name: c.name, Chained: true,
+			Shape: skep.Shape{Kind: skep.Opaque, BlockTokens: 4, Bytes: c.bytes}})
+		require.NoError(t, err)
+		var q skep.RestoreRequest
+		block := make([]byte, c.bytes)
+		for i := 0; len(q.Chains) < c.chains; i++ {
+			p := &skep.PutRequest{Scope: skep.Scope{Namespace: ns.ID}}
+			keys := chainOf(i, c.each)
+			if r.table.Node(r.table.Slot(r.table.Space("t", c.name), keys[0])) != 0 {
+				continue
+			}
+			for _, k := range keys {
+				p.Blocks = append(p.Blocks, skep.Block{Key: k, Parts: []skep.Part{{Bytes: block}}})
+			}
+			_, err := r.Put(t.Context(), p)
+			require.NoError(t, err)
+			q.Chains = append(q.Chains, skep.Chain{Scope: p.Scope, Keys: keys,
+				Dest: skep.Destination{Memory: make([]byte, int64(c.each)*c.bytes), Stride: c.bytes}})
+		}
+		gate := make(chan struct{})
+		r.nodes[0].gate, r.nodes[1].gate = gate, gate
+		ses, err := r.Restore(t.Context(), &q)
+		require.NoError(t, err)
+		x := ses.(*session)
+		x.mu.Lock()
+		got := x.active[0]
+		x.mu.Unlock()
+		close(gate)
+		require.Equal(t, begun{c.loads, int64(c.blocks) * c.bytes}, got, c.name)
+		require.NoError(t, skep.Drain(t.Context(), ses, func(ch *skep.Chunk) error { return ch.Err }))
+		require.NoError(t, ses.Close(t.Context()))
+		require.Zero(t, x.active[0], c.name)
+	}
+}
