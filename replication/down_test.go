@@ -14,6 +14,7 @@ import (
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/replication/clustermap"
 	"github.com/skepkv/skep/replication/placement"
+	"github.com/skepkv/skep/replication/underway"
 	"github.com/skepkv/skep/store/storetest"
 	"github.com/skepkv/skep/tools/drawn"
 )
@@ -517,7 +518,7 @@ func TestClaimsFindMostOfAChainNotBegun(t *testing.T) {
 	for _, x := range r.nodes {
 		asked += x.asked.Load()
 	}
-	require.LessOrEqual(t, asked, int64(2*underWay*workBytes>>20), "two loads of 8 MiB a node were begun")
+	require.LessOrEqual(t, asked, int64(2*underway.OfChain*workBytes>>20), "two loads of 8 MiB a node were begun")
 }
 
 // A session with a window begins no more than that, and goes on as it is given back.

@@ -10,6 +10,7 @@ import (
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/layout"
 	"github.com/skepkv/skep/replication/sched"
+	"github.com/skepkv/skep/replication/underway"
 )
 
 // Chains with a Compute: package sched decides what is loaded of them, from which node and when. Their lanes only say
@@ -195,7 +196,7 @@ func (x *session) beginPlanned(i int) {
 			}
 			continue
 		}
-		for x.active[i].loads < underWay && len(x.ready) < mostReady && !x.full(c) {
+		for x.active[i].Loads < underway.OfChain && len(x.ready) < mostReady && !x.full(c) {
 			runs := c.plan.Begin(i, x.most(), workChunks, workPieces)
 			if len(runs) == 0 {
 				break

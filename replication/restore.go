@@ -130,7 +130,7 @@ func (x *session) findAll(ctx context.Context) error {
 		salt  skep.Salt
 	}
 	var scopes []scope
-	asked := map[*space]map[string][]*chain{}
+	asked := map[scope][]*chain{}
 	for _, c := range x.chains {
 		c.lanes = make([]lane, len(s.nodes)+1)
 		switch {
@@ -146,19 +146,15 @@ func (x *session) findAll(ctx context.Context) error {
 				x.place(c, spans, c.Size) // as it was found then
 				break
 			}
-			of := asked[c.space]
-			if of == nil {
-				of = map[string][]*chain{}
-				asked[c.space] = of
+			sc := scope{c.space, c.Salt}
+			if asked[sc] == nil {
+				scopes = append(scopes, sc)
 			}
-			if of[string(c.Salt)] == nil {
-				scopes = append(scopes, scope{c.space, c.Salt})
-			}
-			of[string(c.Salt)] = append(of[string(c.Salt)], c)
+			asked[sc] = append(asked[sc], c)
 		}
 	}
 	for _, sc := range scopes {
-		if err := x.look(ctx, sc.space, sc.salt, asked[sc.space][string(sc.salt)]); err != nil {
+		if err := x.look(ctx, sc.space, sc.salt, asked[sc]); err != nil {
 			return err
 		}
 	}
@@ -195,9 +191,8 @@ func (x *session) look(ctx context.Context, sp *space, salt skep.Salt, chains []
 	return x.inside(ctx, sp, salt, begun)
 }
 
-// inside says where blocks are of chains whose keys may begin inside a chain: who loads a part of one to a place of its own
-// names that part alone, and its group is not known. Every node is asked which of the keys it has. Who may not ask that finds
-// none.
+// inside says where blocks are of chains that may begin inside one: who loads a part to a place of its own names no
+// more, so its group is not known. Every node is asked which of the keys it has; who may not ask that finds none.
 func (x *session) inside(ctx context.Context, sp *space, salt skep.Salt, chains []*chain) error {
 	var keys []skep.Key
 	for _, c := range chains {
@@ -256,8 +251,7 @@ func (x *session) alone(c *chain) []span {
 	return spans
 }
 
-// place notes where the chain's blocks are: in spans, in order, and what is in none is on no node. size is of a block,
-// or less than 0.
+// place notes where the chain's blocks are: in spans, in order; what is in none no node has. size is a block's, or < 0.
 func (x *session) place(c *chain, spans []span, size int64) {
 	at, none := c.Blocks.From, &c.lanes[len(x.st.nodes)]
 	gap := func(to int) {

@@ -50,7 +50,8 @@ func (x *session) again(c *chain, of *piece, from *node, at place, first error) 
 	if list := x.retry[n.i]; len(list) > 0 {
 		w = list[len(list)-1]
 	}
-	if w == nil || w.chain != c || w.bytes+c.each > x.most() || len(w.pieces) == workPieces || len(w.first) == workChunks {
+	if w == nil || w.chain != c || w.bytes+c.each > x.most() ||
+		len(w.pieces) == workPieces || len(w.first) == workChunks {
 		w = &work{chain: c, node: n, first: map[place]error{}}
 		x.retry[n.i] = append(x.retry[n.i], w)
 	}

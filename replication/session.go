@@ -1,6 +1,7 @@
 package replication
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -10,24 +11,21 @@ import (
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/replication/lent"
 	"github.com/skepkv/skep/replication/owed"
+	"github.com/skepkv/skep/replication/underway"
 	"github.com/skepkv/skep/replication/units"
 )
 
 const (
 	// mostReady is how many chunks wait for the reader before nothing more is begun.
 	mostReady = 256
-	// underWay is how many sessions load of one chain from one node at once, and of all where they are not small. Of small
-	// chains there are up to smallUnderWay: else chains of a block each would wait for each other's round trips.
-	underWay, smallUnderWay = 2, 8
 	// lentBytes is what is begun or waits for the reader, of what the nodes lend, where the request has no window.
 	lentBytes = 64 << 20
 	// giveBack is how long the end of a session waits for the nodes to take their leases back, which run out otherwise.
 	giveBack = 2 * time.Second
 )
 
-// session is a restore under way. It has a plan of its own: what is loaded next from which node, in the chains'
-// order, a few MiB at a time, so that a claim finds as much as possible not begun. Nodes are asked for nothing but to
-// load.
+// session is a restore under way. It has a plan of its own: what is loaded next from which node, in the chains' order, a
+// few MiB at a time, so that a claim finds as much as possible not begun. Nodes are asked for nothing but to load.
 type session struct {
 	st     many
 	sums   bool
@@ -37,14 +35,14 @@ type session struct {
 	mu     sync.Mutex // before Store.count.mu
 	chains []*chain
 	loads  map[*load]struct{}
-	doubts lent.Doubts   // loads that have ended while their node may have written yet
-	active []begun       // by node
-	owed   owed.Book     // what nodes are yet to give
-	retry  [][]*work     // by node, what another node of its group did not give
-	lent   int64         // bytes that are being loaded, or are the reader's, and count against the window
-	ready  []waiting     // chunks for the reader
-	left   int           // chunks not handed out
-	more   chan struct{} // one token: something changed
+	doubts lent.Doubts      // loads that have ended while their node may have written yet
+	active []underway.Loads // by node
+	owed   owed.Book        // what nodes are yet to give
+	retry  [][]*work        // by node, what another node of its group did not give
+	lent   int64            // bytes that are being loaded, or are the reader's, and count against the window
+	ready  []waiting        // chunks for the reader
+	left   int              // chunks not handed out
+	more   chan struct{}    // one token: something changed
 	closed bool
 	over   bool // what was held has been given back
 }
@@ -56,8 +54,8 @@ type waiting struct {
 }
 
 func newSession(s many, r *skep.RestoreRequest) *session {
-	return &session{st: s, sums: r.Sums, window: r.Window, loads: map[*load]struct{}{}, active: make([]begun, len(s.nodes)),
-		owed: owed.New(s.debts), retry: make([][]*work, len(s.nodes)), more: make(chan struct{}, 1)}
+	return &session{st: s, sums: r.Sums, window: r.Window, loads: map[*load]struct{}{},
+		active: make([]underway.Loads, len(s.nodes)), owed: owed.New(s.debts), retry: make([][]*work, len(s.nodes)), more: make(chan struct{}, 1)}
 }
 
 // begin begins what may be begun of a session.
@@ -177,25 +175,14 @@ func (x *session) most() int64 {
 	return workBytes
 }
 
-// begun is what is being loaded from a node.
-type begun struct {
-	loads int
-	bytes int64
-}
-
 // counts notes work that begins, 1, or has ended, -1. x.mu is held.
 func (x *session) counts(w *work, by int) {
-	a := &x.active[w.node.i]
-	a.loads += by
-	a.bytes += int64(by) * w.bytes
+	x.active[w.node.i].Count(by, w.bytes)
 	w.chain.lanes[w.node.i].loads += by
 }
 
-// busy says that no more of a chain is begun on a node now.
-func (x *session) busy(c *chain, i int) bool {
-	a := x.active[i]
-	return c.lanes[i].loads >= underWay || a.loads >= smallUnderWay || a.loads >= underWay && a.bytes >= x.most()
-}
+// busy says that no more of a chain begins on a node.
+func (x *session) busy(c *chain, i int) bool { return x.active[i].Busy(c.lanes[i].loads, x.most()) }
 
 // full says that what the reader has not given back leaves no room for more.
 func (x *session) full(c *chain) bool {
@@ -387,12 +374,7 @@ func stopAll(ctx context.Context, op string, loads []*load) error {
 		wait.Go(func() { errs[i] = l.stop(ctx, op) })
 	}
 	wait.Wait()
-	for _, err := range errs {
-		if err != nil {
-			return err
-		}
-	}
-	return nil
+	return cmp.Or(errs...)
 }
 
 // shut refuses everything from now on, and drops what waits for the reader.

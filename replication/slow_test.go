@@ -14,6 +14,7 @@ import (
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/replication/errand"
 	"github.com/skepkv/skep/replication/pace"
+	"github.com/skepkv/skep/replication/underway"
 )
 
 const ms = time.Millisecond
@@ -300,7 +301,7 @@ func TestARestoreDoesNotWaitForANodeThatStalls(t *testing.T) {
 				require.Less(t, time.Since(began), 400*ms)
 				h := r.hedged()
 				require.Equal(t, int64(s.sessions), h.Runs-before.Runs)
-				require.LessOrEqual(t, s.sessions, underWay, "no more is begun there")
+				require.LessOrEqual(t, s.sessions, underway.OfChain, "no more is begun there")
 				require.Equal(t, s.sessions, s.stopped)
 				require.Equal(t, h.Runs, h.RunsWon)
 				require.NoError(t, r.Release(t.Context(), found.Lease.ID))

@@ -6,6 +6,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/replication/underway"
 )
 
 // Small chains do not wait for each other: as many are loaded from a node at once as have the bytes of two loads, or
@@ -19,10 +20,10 @@ func TestSmallChainsAreLoadedTogether(t *testing.T) {
 		chains, each  int   // and blocks of each
 		loads, blocks int   // that begin
 	}{
-		{"one block each", 300, 20, 1, smallUnderWay, smallUnderWay},
+		{"one block each", 300, 20, 1, underway.Small, underway.Small},
 		{"of some MiB", 1 << 20, 6, 3, 3, 9},
-		{"larger than a load", 1 << 20, 2, 12, underWay, 12},
-		{"one in many pieces", 300, 1, 6 * workChunks, underWay, underWay * workChunks},
+		{"larger than a load", 1 << 20, 2, 12, underway.OfChain, 12},
+		{"one in many pieces", 300, 1, 6 * workChunks, underway.OfChain, underway.OfChain * workChunks},
 	} {
 		ns, err := r.OpenNamespace(t.Context(), skep.NamespaceSpec{Tenant: "t", Name: c.name, Chained: true,
 			Shape: skep.Shape{Kind: skep.Opaque, BlockTokens: 4, Bytes: c.bytes}})
@@ -52,7 +53,7 @@ func TestSmallChainsAreLoadedTogether(t *testing.T) {
 		got := x.active[0]
 		x.mu.Unlock()
 		close(gate)
-		require.Equal(t, begun{c.loads, int64(c.blocks) * c.bytes}, got, c.name)
+		require.Equal(t, underway.Loads{Loads: c.loads, Bytes: int64(c.blocks) * c.bytes}, got, c.name)
 		require.NoError(t, skep.Drain(t.Context(), ses, func(ch *skep.Chunk) error { return ch.Err }))
 		require.NoError(t, ses.Close(t.Context()))
 		require.Zero(t, x.active[0], c.name)

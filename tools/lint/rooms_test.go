@@ -140,7 +140,7 @@ var parts = map[string][]string{
 		"replication/calls", "replication/checks", "replication/copies", "replication/errand", "replication/flow",
 		"replication/keeper", "replication/lent", "replication/lives", "replication/merge", "replication/owed",
 		"replication/pace", "replication/promises", "replication/runs", "replication/sched", "replication/seeds",
-		"replication/units"},
+		"replication/underway", "replication/units"},
 	"replication/fence":      {"replication/calls", "replication/clustermap"},
 	"replication/flow":       {"replication/runs"},
 	"replication/sealed":     {"replication/clustermap"},
