@@ -196,7 +196,7 @@ func (x *session) beginPlanned(i int) {
 			}
 			continue
 		}
-		for x.active[i].Loads < underway.OfChain && len(x.ready) < mostReady && !x.full(c) {
+		for x.active[i].Planned < underway.OfChain && len(x.ready) < mostReady && !x.full(c) {
 			runs := c.plan.Begin(i, x.most(), workChunks, workPieces)
 			if len(runs) == 0 {
 				break

@@ -259,7 +259,7 @@ func (r *spaceRepair) node(ctx context.Context, n *node, blocks []skep.StoredBlo
 	case ctx.Err() != nil:
 		return ended(ctx, "repair")
 	case errors.As(err, &own) && errors.Is(err, skep.NotFound): // the namespace was deleted
-	case errors.As(err, &own), errors.Is(err, skep.StaleMap):
+	case errors.As(err, &own), skep.KindOf(err) == skep.StaleMap:
 		return err
 	case r.away(err):
 		r.count(func(sum *Repaired) { sum.Away += left })

@@ -316,11 +316,7 @@ type piece struct {
 }
 
 // What one session on a node loads at most.
-const (
-	workBytes  = 8 << 20
-	workPieces = 64
-	workChunks = 512
-)
+const workBytes, workPieces, workChunks = 8 << 20, 64, 512
 
 // next takes the lane's next work: w is nil where there is none now, and what has become of chunks that are not
 // loaded is queued.
@@ -421,6 +417,9 @@ func (c *chain) step(l *lane) {
 func (w *work) request(sums bool, id skep.NamespaceID) *skep.RestoreRequest {
 	c := w.chain
 	r := &skep.RestoreRequest{Sums: sums}
+	if c.Dest.Memory != nil || c.Dest.Paged != nil {
+		r.Window = 2 * w.bytes // all of it, if larger than thought: a server has memory for windows only
+	}
 	for _, p := range w.pieces {
 		q := skep.Chain{
 			Scope: skep.Scope{Namespace: id, Salt: c.Salt}, Keys: c.Keys[p.head:p.to], Blocks: skep.Only(p.from-p.head, p.to-p.head),

@@ -177,7 +177,7 @@ func (x *session) most() int64 {
 
 // counts notes work that begins, 1, or has ended, -1. x.mu is held.
 func (x *session) counts(w *work, by int) {
-	x.active[w.node.i].Count(by, w.bytes)
+	x.active[w.node.i].Count(by, w.bytes, w.chain.plan != nil)
 	w.chain.lanes[w.node.i].loads += by
 }
 

@@ -1,12 +1,15 @@
 package replication
 
 import (
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/replication/underway"
+	"github.com/skepkv/skep/store/storetest"
 )
 
 // Small chains do not wait for each other: as many are loaded from a node at once as have the bytes of two loads, or
@@ -57,5 +60,63 @@ func TestSmallChainsAreLoadedTogether(t *testing.T) {
 		require.NoError(t, skep.Drain(t.Context(), ses, func(ch *skep.Chunk) error { return ch.Err }))
 		require.NoError(t, ses.Close(t.Context()))
 		require.Zero(t, x.active[0], c.name)
+	}
+}
+
+// A chain with a plan does not wait until all small ones have begun.
+func TestAPlannedChainIsLoadedBesideSmallOnes(t *testing.T) {
+	t.Parallel()
+	r := cluster(t, 2, 16)
+	gate := make(chan struct{})
+	var q skep.RestoreRequest
+	add := func(number int, c skep.Chain) {
+		keys := chainOf(number, 1)
+		if r.node(keys, 0) != 0 {
+			return
+		}
+		r.put(keys, 0, 1)
+		c.Scope, c.Keys, c.Dest = r.scope(), keys, skep.Destination{Memory: make([]byte, 300), Stride: 300}
+		q.Chains = append(q.Chains, c)
+	}
+	for i := 0; len(q.Chains) < 20; i++ {
+		add(i, skep.Chain{})
+	}
+	for i := 1000; len(q.Chains) < 21; i++ {
+		add(i, skep.Chain{Direction: skep.TailFirst, Compute: &skep.Compute{Cost: skep.RecomputeCost{PerToken: time.Hour}}})
+	}
+	for _, n := range r.nodes {
+		n.gate = gate
+	}
+	ses, err := r.Restore(t.Context(), &q)
+	require.NoError(t, err)
+	x := ses.(*session)
+	storetest.Eventually(t, "it is begun", func() bool {
+		x.mu.Lock()
+		defer x.mu.Unlock()
+		return x.active[0] == underway.Loads{Loads: underway.Small + 1, Planned: 1, Bytes: (underway.Small + 1) * 300}
+	})
+	close(gate)
+	require.NoError(t, skep.Drain(t.Context(), ses, func(ch *skep.Chunk) error { return ch.Err }))
+	require.NoError(t, ses.Close(t.Context()))
+	require.Zero(t, x.active[0])
+}
+
+// A node is asked for a window that has room for the load, not for one of many MiB: a server has memory for few of those.
+func TestSmallLoadsTakeSmallWindows(t *testing.T) {
+	t.Parallel()
+	r := cluster(t, 2, 16)
+	keys := chainOf(1, 4)
+	r.put(keys, 0, len(keys))
+	var windows atomic.Int64
+	for _, n := range r.nodes {
+		n.saw = func(q skep.RestoreRequest) { windows.Add(q.Window) }
+	}
+	mem := make([]byte, 300*len(keys))
+	for _, dest := range []skep.Destination{{Memory: mem, Stride: 300}, {}} {
+		ses, err := r.Restore(t.Context(), &skep.RestoreRequest{Chains: []skep.Chain{{Scope: r.scope(), Keys: keys, Dest: dest}}})
+		require.NoError(t, err)
+		require.NoError(t, skep.Drain(t.Context(), ses, func(ch *skep.Chunk) error { return ch.Err }))
+		require.NoError(t, ses.Close(t.Context()))
+		require.EqualValues(t, 2*len(mem), windows.Load(), "what a node lends is the reader's for as long as it likes")
 	}
 }

@@ -113,6 +113,8 @@ func testWhatIsNotRebuilt(t *testing.T, before bool, drives []string) {
 		putRun(t, s, sc, chainKeys(100+i, 20), 9000)
 	}
 	eventually(t, "the store is at rest", func() bool { return !s.space.Sparing() })
+	require.NotNil(t, s.space.Find(first), "what was put first is on a drive")
+	require.Equal(t, first, groupOf(pinned[some-2]))
 	drives = lost
 	rebuild()
 	got, reasons := requireRight(t, s, sc, pinned, 3000)

@@ -226,7 +226,7 @@ func (s *logs) shortOf(least uint64) error {
 			return nil
 		}
 		return &skep.Error{Op: "raft's log", Kind: skep.Full, Field: "space in " + s.dir, Value: u.AvailBytes,
-			Limit: fmt.Sprintf("at least %d bytes free: the node takes no changes until there are", least)}
+			Limit: fmt.Sprintf("at least %d bytes free for it", least)}
 	}
 	full := below(leastSpace)
 	s.full.Store(full)

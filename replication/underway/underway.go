@@ -2,7 +2,8 @@
 package underway
 
 // How many loads are under way at a node: of one chain and, where they are not small, of all; and where they are small.
-// Chains of a block each would otherwise wait for each other's round trips.
+// Chains of a block each would otherwise wait for each other's round trips. Loads of chains with a plan are counted
+// apart: OfChain of all of them.
 const (
 	OfChain = 2
 	Small   = 8
@@ -10,13 +11,17 @@ const (
 
 // Loads is what a node is loading.
 type Loads struct {
-	Loads int
-	Bytes int64
+	Loads   int // all
+	Planned int // of chains with a plan
+	Bytes   int64
 }
 
 // Count notes a load of so many bytes that begins, by 1, or has ended, by -1.
-func (l *Loads) Count(by int, bytes int64) {
+func (l *Loads) Count(by int, bytes int64, planned bool) {
 	l.Loads += by
+	if planned {
+		l.Planned += by
+	}
 	l.Bytes += int64(by) * bytes
 }
 

@@ -168,7 +168,7 @@ func isPlain(err error) bool {
 }
 
 func describe(err error, next string) FailureBody {
-	f := FailureBody{Kind: skep.KindOf(err).Error(), Message: err.Error(), Next: next}
+	f := FailureBody{Kind: skep.KindOf(first(err)).Error(), Message: err.Error(), Next: next}
 	if errors.Is(err, context.Canceled) {
 		f.Kind = "canceled"
 	}
