@@ -339,6 +339,16 @@ func streamOf(d *C.skep_paged, on C.skep_stream) (s stream, err error) {
 		s.cuda, err = contextOf(s.number)
 	}
 	return s, err
+// ofEachThread refuses a stream that each thread has for itself, where threads of the library's copy.
+func ofEachThread(d *C.skep_paged, on C.skep_stream) error {
+	const perThread = 2 // CU_STREAM_PER_THREAD
+	if d != nil && d.where == C.SKEP_CUDA && on == perThread {
+		return skep.Invalidf(op, "stream", perThread,
+			"one of cuStreamCreate, or 0 or 1, the legacy default: 2 is each thread's own, and other threads copy")
+	}
+	return nil
+}
+
 }
 
 // targetOf makes sure of what the caller says of its cache.

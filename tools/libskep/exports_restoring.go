@@ -95,6 +95,9 @@ func beginFor(s C.skep_store, sc *C.skep_scope, keys unsafe.Pointer, n C.uint32_
 	if err != nil {
 		return nil, err
 	}
+	if err = ofEachThread(dest, on); err != nil {
+		return nil, err
+	}
 	ctx, cancel := within(timeoutMs)
 	defer cancel()
 	st, err := streamOf(dest, on)

@@ -30,7 +30,8 @@ extern "C" {
 #define SKEP_WANTED 255 /* an answer of skep_want */
 
 typedef uint64_t skep_store;  /* 0 is none */
-typedef uint64_t skep_stream; /* a CUstream as a number (0: the default one), or skep_stream_new's */
+/* A CUstream as a number (0 and 1: the legacy default one, 2: the calling thread's), or skep_stream_new's. */
+typedef uint64_t skep_stream;
 
 typedef struct {
 	int32_t code;
@@ -434,7 +435,8 @@ int skep_queue_open(skep_store s, uint32_t depth, skep_queue *out, int *eventfd,
  * submitted when that was drained. Operations, keys, salts, names and lists of addresses are copied. The blocks' memory,
  * results, reasons, and k, v and slots of dest, are the library's until the operation is drained; of
  * one that ends with code 18, as with skep_load. Of a default stream of SKEP_CUDA the calling thread's context is meant.
- * Error 1: a size that is neither of those. */
+ * Error 1: a size that is neither of those; stream 2 of SKEP_CUDA, which other threads do not have: give one of
+ * cuStreamCreate. */
 int skep_submit(skep_queue q, const skep_op *ops, uint32_t n, uint32_t *taken, skep_error *err);
 /* Takes *got of what is over, at most n, each once, and writes their results. It does not wait. */
 int skep_drain(skep_queue q, skep_done *into, uint32_t n, uint32_t *got, skep_error *err);
@@ -457,7 +459,8 @@ int skep_restore(skep_store s, const skep_scope *scope, const void *keys, uint32
 
 /* Restores as skep_restore does, by two pointers: blocks are loaded from the tail down while the engine
  * computes from the head up, claiming what it is about to compute. cost says what that costs. SKEP_HOST,
- * and SKEP_CUDA of at most 32 MiB. word is NULL, or 8 bytes at a multiple of 8 that claims may go by as well: the
+ * and SKEP_CUDA of at most 32 MiB on a stream other than 2 (error 1: other threads copy; give one of cuStreamCreate).
+ * word is NULL, or 8 bytes at a multiple of 8 that claims may go by as well: the
  * caller's own, in memory shared with whom it likes; of a server's store, memory of
  * skep_shared_alloc. Positions, here and in the word, count from the chain's first key. dest and word belong to the
  * restore until skep_restore_end has returned 0. timeout_ms bounds the whole; 0: 30 s. */
