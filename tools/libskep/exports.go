@@ -116,18 +116,24 @@ func skepgo_open(text *C.char, out *C.skep_store, e *C.skep_error) (rc C.int) {
 func skepgo_close(s C.skep_store, e *C.skep_error) (rc C.int) {
 	var err error
 	defer func() { rc = fail(e, &err) }()
-	var o *opened
-	if o, err = take(uint64(s)); err == nil {
-		ctx, cancel := within(0)
-		defer cancel()
-		o.keepNoMore()
-		left := errors.Join(o.endQueues(ctx), o.endRestorings(ctx))
-		o.endPrefills(ctx)
-		o.endEvents()
-		o.forgetWriters()
-		err = errors.Join(o.close(), left)
-	}
+	err = closeStore(uint64(s))
 	return
+}
+
+// closeStore closes a store, and all that a C program has of it.
+func closeStore(s uint64) error {
+	o, err := take(s)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := timeout(0)
+	defer cancel()
+	o.keepNoMore()
+	left := errors.Join(o.endQueues(ctx), o.endRestorings(ctx))
+	o.endPrefills(ctx)
+	o.endEvents()
+	o.forgetWriters()
+	return inUse(errors.Join(o.close(), left))
 }
 
 //export skepgo_namespace

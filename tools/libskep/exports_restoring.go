@@ -66,7 +66,7 @@ func skepgo_restore_begin(s C.skep_store, sc *C.skep_scope, keys unsafe.Pointer,
 		if number, err = r.of.keep(&restorings, r); err != nil {
 			ctx, cancel := within(timeoutMs)
 			defer cancel()
-			err = errors.Join(err, r.end(ctx))
+			err = inUse(errors.Join(err, r.end(ctx)))
 			return
 		}
 		*out = C.skep_restoring(number)

@@ -276,6 +276,14 @@ func (o *opened) close() error {
 	return errors.Join(err, o.land.close(), o.Store.Close())
 }
 
+// inUse is err, of kind NotReleased where any of it is: whatever else went wrong, the caller's memory is not the caller's.
+func inUse(err error) error {
+	if !errors.Is(err, skep.NotReleased) || skep.KindOf(err) == skep.NotReleased {
+		return err
+	}
+	return &skep.Error{Op: op, Kind: skep.NotReleased, Err: err}
+}
+
 // spaceSpec is a namespace as a C program opens it.
 type spaceSpec struct {
 	skep.NamespaceSpec
