@@ -148,20 +148,35 @@ func (k *landings) collect(c unsafe.Pointer) error {
 	return err
 }
 
-// queued says that a stream has been told to copy from l: it is lent again when it is past that.
+// queued says that a stream has been told of all copies from l.
 func (k *landings) queued(l *landing, stream uint64) error {
-	r := C.skep_cuda_mark(l.context, C.uint64_t(stream), &l.event)
+	err := cudaError("stream", C.skep_cuda_mark(l.context, C.uint64_t(stream), &l.event))
+	if err != nil {
+		l.event = nil
+	}
+	if skep.KindOf(err) == skep.DeviceFailed {
+		k.lose(l)
+	}
+	return err
+}
+
+// back lends l again when the stream is past the copies. Of one whose queued failed nobody knows when that is: never.
+// REQUIRES: nothing writes to it any more.
+func (k *landings) back(l *landing) {
+	if l.event == nil {
+		return
+	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if r != 0 { // nobody knows when it is done: it is never lent again
-		err := cudaError("stream", r)
-		if skep.KindOf(err) == skep.DeviceFailed {
-			k.bytes -= int64(len(l.bytes))
-		}
-		return err
-	}
 	k.busy = append(k.busy, l)
-	return nil
+}
+
+// lose is for what is never lent again. It is no longer counted: others would wait for it until their deadline.
+func (k *landings) lose(l *landing) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.bytes -= int64(len(l.bytes))
+	l.bytes = nil
 }
 
 func (k *landings) drop(l *landing) {

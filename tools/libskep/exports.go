@@ -339,12 +339,6 @@ type stream struct {
 	cuda   unsafe.Pointer
 }
 
-func streamOf(d *C.skep_paged, on C.skep_stream) (s stream, err error) {
-	s.number = uint64(on)
-	if d.where == C.SKEP_CUDA {
-		s.cuda, err = contextOf(s.number)
-	}
-	return s, err
 // ofEachThread refuses a stream that each thread has for itself, where threads of the library's copy.
 func ofEachThread(d *C.skep_paged, on C.skep_stream) error {
 	const perThread = 2 // CU_STREAM_PER_THREAD
@@ -355,6 +349,12 @@ func ofEachThread(d *C.skep_paged, on C.skep_stream) error {
 	return nil
 }
 
+func streamOf(d *C.skep_paged, on C.skep_stream) (s stream, err error) {
+	s.number = uint64(on)
+	if d.where == C.SKEP_CUDA {
+		s.cuda, err = contextOf(s.number)
+	}
+	return s, err
 }
 
 // targetOf makes sure of what the caller says of its cache.
@@ -435,11 +435,13 @@ func (o *opened) targetOf(ctx context.Context, id skep.NamespaceID, d *C.skep_pa
 // toCUDA has t write to an engine's GPU, behind what its stream has to do.
 func (o *opened) toCUDA(t *target, at func(layer int, v bool) uint64, on stream) {
 	var land *landing
-	t.take = func(ctx context.Context, n int64) (_ []byte, _ func() error, err error) {
+	t.take = func(ctx context.Context, n int64) (_ *room, err error) {
 		if land, err = o.land.take(ctx, on.cuda, n); err != nil {
-			return nil, nil, err
+			return nil, err
 		}
-		return land.bytes, func() error { return o.land.queued(land, on.number) }, nil
+		l := land
+		return &room{bytes: l.bytes, queued: func() error { return o.land.queued(l, on.number) },
+			back: func() { o.land.back(l) }, lose: func() { o.land.lose(l) }}, nil
 	}
 	t.write = func(layer int, v bool, block []byte, runs []slots.Run) error {
 		plane := at(layer, v)

@@ -168,7 +168,8 @@ func skepgo_restore_poll(id C.skep_restoring, timeoutMs C.int64_t, states *C.uin
 		return
 	}
 	d := time.Duration(min(max(int64(timeoutMs), 0), int64(time.Hour/time.Millisecond))) * time.Millisecond
-	*waiting = C.uint32_t(r.poll(d, unsafe.Slice((*blockState)(unsafe.Pointer(states)), r.blocks.Len())))
+	n, err := r.poll(d, unsafe.Slice((*blockState)(unsafe.Pointer(states)), r.blocks.Len()))
+	*waiting = C.uint32_t(n)
 	return
 }
 

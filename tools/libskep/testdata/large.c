@@ -141,6 +141,30 @@ static void more_than_may_be(void) {
 	must(cuStreamSynchronize(mine), "sync");
 }
 
+/* by_two_pointers has a copy refused while blocks are restored by two pointers: who polls is told. */
+static void by_two_pointers(void) {
+	static int64_t slots[2 * BLOCK];
+	uint64_t k[LAYERS], v[LAYERS];
+	for (int l = 0; l < LAYERS; l++) {
+		k[l] = cache + (uint64_t)l * 2 * PAGES * SLICE;
+		v[l] = k[l] + (uint64_t)PAGES * SLICE;
+	}
+	for (int t = 0; t < 2 * BLOCK; t++)
+		slots[t] = t;
+	skep_paged dest = {SKEP_HND, SKEP_CUDA, LAYERS, BLOCK, SLICE, (int64_t)PAGES * SLICE, k, v, slots};
+	skep_cost cost = {0, 1000000, 0, 0};
+	skep_restoring r;
+	uint8_t states[2] = {0};
+	uint32_t waiting = 2;
+	int rc = 0;
+	fail_copy(0, 3, 2);
+	must(skep_restore_begin(store, &scope, keys, BLOCKS, 0, 2, &dest, (skep_stream)(uintptr_t)mine, &cost, NULL, 0, &r, &err), "begin");
+	while (waiting > 0)
+		check((rc = skep_restore_poll(r, 1000, states, &waiting, &err)) == 0 || waiting == 0, "no error before all is answered");
+	check(rc == NO_MEMORY && (states[0] == SKEP_MISSED || states[1] == SKEP_MISSED), "what ended it");
+	must(skep_restore_end(r, 0, &err), "end");
+}
+
 /* refused has a copy in the middle of the second piece refused: what arrived before it is there, and
  * the next restore brings the rest. */
 static void refused(void) {
@@ -204,8 +228,10 @@ int main(int argc, char **argv) {
 	large(0);
 	large(1);
 	more_than_may_be();
-	if (fail_copy)
+	if (fail_copy) {
 		refused();
+		by_two_pointers();
+	}
 	must(skep_close(store, &err), "close");
 	must(cuStreamDestroy(mine), "free");
 	must(cuStreamDestroy(other), "free");
