@@ -4,9 +4,12 @@
  * message: codes are skep's error kinds (1 invalid, 2 not found, 19 unsupported, 20 device
  * failed, ...), -1 any other. Functions may be called from any thread of the process that loaded the
  * library; in one that is forked from it every function returns 19. Memory given to a
- * function is the caller's and is not kept after it returns, but for the destination of a
- * skep_restore with a stream: device memory that is written to until the stream gets past it;
- * and what a skep_restore_begin is given to write to, until its skep_restore_end returns 0.
+ * function is the caller's and is not kept after it returns, but for
+ *   the destination of a skep_restore with a stream: device memory that is written to until the stream gets past it,
+ *   what a skep_restore_begin is given to write to, until its skep_restore_end returns 0,
+ *   what the operations of a skep_submit have, until they are drained (it says what of it),
+ *   memory of skep_mem_register, which the server maps until skep_mem_unregister returns 0,
+ *   and what a function that ends with code 18 was given: each says until when.
  *
  * On a GPU: skep_paged's where is SKEP_CUDA, addresses are the engine's own (cuMemAlloc's, or a
  * tensor's data_ptr()), and the stream is its CUstream or cudaStream_t. The library uses the driver
@@ -325,7 +328,8 @@ int skep_release(skep_store s, uint64_t lease, skep_error *err);
 
 /* Finds which of n keys can be restored now, each by itself, and leases all of them under one lease: found[i] is 1 or 0, and
  * *lease 0 where none was asked for, nothing is found, or no more may be leased. In a chained namespace the keys are one
- * chain, as of skep_lookup, without "each". A server that has no such call finds the leading keys only. lease_ms and timeout_ms are
+ * chain, as of skep_lookup, without "each". Of a server that is too old for such a call all are found and none leased
+ * with "each", and only those in front of the first that is missing without it. lease_ms and timeout_ms are
  * skep_lookup_within's. (SKEP_VERSION 6.) */
 int skep_lookup_each(skep_store s, const skep_scope *scope, const void *keys, uint32_t n, int64_t lease_ms, int64_t timeout_ms,
                      uint8_t *found, uint64_t *lease, skep_error *err);
@@ -346,6 +350,9 @@ int skep_exists(skep_store s, const skep_scope *scope, const void *keys, uint32_
 /* Loads the blocks of n keys, block i to blocks[i], which has room for lengths[i] bytes and is as long. results[i]: 0 it is
  * there, each byte of it checked; else the code of why not, and the memory is undefined: 21 or 2 it is not stored, 17 it has
  * another length, 24 the server is gone, 16 it is late. Places must not overlap. lease is the lookup's that found them, 0 none.
+ * Leading blocks, but not all, may be NULL: they are not loaded, have result 0 and do not count among the 65,536 that a
+ * call may have. In a chained namespace they say what the others continue, without which object storage does not give
+ * those.
  * Returns 0 when each block is answered; an error ends the rest, whose results have its code. Error 18: a drive may
  * write yet, leave all the memory as it is and do not free it before skep_close has returned 0. */
 int skep_load(skep_store s, const skep_scope *scope, const void *keys, uint32_t n, uint64_t lease, void *const *blocks,
