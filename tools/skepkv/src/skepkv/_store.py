@@ -92,8 +92,8 @@ class Stored(NamedTuple):
 
 
 class Restored(NamedTuple):
-    """What became of each block of a restore: 0 it is there, whole or in the layers asked for, else the code of why not.
-    It is true where every block is there."""
+    """What became of each block of a restore: 0 it is there, whole or in the layers asked for, else the code of why
+    not. It is true where every block is there."""
 
     codes: bytes
 
