@@ -30,7 +30,7 @@ from typing import Any, Callable, Iterable, Mapping, Sequence, TypeVar
 
 import skepkv
 
-from . import Done, Memory, NotReleased, Paged, Queue, Registered, Restored, SkepError, Stored, errors
+from . import Done, Memory, Paged, Queue, Registered, Restored, SkepError, Stored, errors
 from ._library import PIECES, _ms, in_pieces, library
 
 __all__ = ["Found", "Lease", "Space", "Store", "Writer", "connect", "embed"]
@@ -292,7 +292,7 @@ class _Calls:
         why = _closed()
         try:
             await _apart(close)
-        except NotReleased as e:
+        except SkepError as e:
             why = e
             raise
         finally:
