@@ -186,7 +186,7 @@ func (o *opened) giveBack(release func(), ended skep.Session, err error) {
 			ctx, cancel := context.WithTimeout(o.life, patience)
 			err := ended.Close(ctx)
 			cancel()
-			if !errors.Is(err, skep.NotReleased) {
+			if err == nil {
 				release()
 				return
 			}

@@ -63,13 +63,9 @@ func skepgo_restore_begin(s C.skep_store, sc *C.skep_scope, keys unsafe.Pointer,
 	}
 	if r, err = beginFor(s, sc, keys, n, skep.Range{From: int(from), To: int(to)}, dest, on, cost, word, timeoutMs); err == nil {
 		var number uint64
-		if number, err = r.of.keep(&restorings, r); err != nil {
-			ctx, cancel := within(timeoutMs)
-			defer cancel()
-			err = inUse(errors.Join(err, r.end(ctx)))
-			return
+		if number, err = r.number(); err == nil {
+			*out = C.skep_restoring(number)
 		}
-		*out = C.skep_restoring(number)
 	}
 	return
 }

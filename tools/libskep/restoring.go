@@ -69,15 +69,18 @@ func (o *opened) begin(c skep.Chain, blocks skep.Range, g layout.Geometry, t *ta
 	if r.ses, err = o.Restore(ctx, &skep.RestoreRequest{Chains: []skep.Chain{c}}); err != nil {
 		queued := r.room.queued()
 		o.leave(r.room, nil, err)
-		return nil, errors.Join(notOurs(ctx, err), queued)
+		return nil, errors.Join(queued, notOurs(ctx, err)) // first that the GPU failed
 	}
 	if word != nil {
 		if err = r.ses.ShareClaimWord(ctx, 0, word); err != nil {
 			end, stop := context.WithTimeout(context.Background(), patience)
 			defer stop()
 			queued, left := r.room.queued(), r.ses.Close(end)
+			if left != nil { // whatever went wrong, the room and the word may be the session's yet
+				left = &skep.Error{Op: op, Kind: skep.NotReleased, Err: left}
+			}
 			o.leave(r.room, r.ses, left)
-			return nil, inUse(errors.Join(err, queued, left)) // the word may be the session's yet
+			return nil, inUse(errors.Join(queued, err, left))
 		}
 	}
 	go r.run(ctx, c.Dest, g, t)
@@ -111,7 +114,7 @@ func (r *restoring) run(ctx context.Context, d skep.Destination, g layout.Geomet
 	queued := sync.OnceValue(r.room.queued)
 	answer := func(i int, s blockState, err error) error {
 		if r.left() == 1 { // nothing is copied after the last block
-			err = errors.Join(err, queued())
+			err = errors.Join(queued(), err)
 		}
 		r.set(i, s, err)
 		return err
@@ -143,8 +146,11 @@ func (r *restoring) run(ctx context.Context, d skep.Destination, g layout.Geomet
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.waiting > 0 && r.err == nil {
-		r.err = errors.Join(err, late)
+	if r.waiting > 0 { // else late was told with the last block
+		if r.err == nil && skep.KindOf(err) != skep.Deadline { // that is what missed says
+			r.err = err
+		}
+		r.err = errors.Join(late, r.err)
 	}
 	for i := range r.states {
 		if r.states[i] == waiting {
@@ -197,7 +203,7 @@ func (r *restoring) changedLocked() {
 }
 
 // poll copies how blocks stand to states, once anything is not as it is there or d has passed, and
-// says how many wait. Where none does, an error says what else went wrong than that blocks are missed.
+// says how many wait. Where none does, an error says what else went wrong than that blocks are missed, or late.
 func (r *restoring) poll(d time.Duration, states []blockState) (int, error) {
 	var late <-chan time.Time
 	if d > 0 {
@@ -226,6 +232,20 @@ func (r *restoring) poll(d time.Duration, states []blockState) (int, error) {
 			late = nil
 		}
 	}
+}
+
+// number keeps r, and gives the number that a C program has of it. Of a store that is being closed it ends r, and is as
+// patient as a call that does not say: r's goroutine writes to what the caller gave. NotReleased: it may write yet.
+func (r *restoring) number() (uint64, error) {
+	id, err := r.of.keep(&restorings, r)
+	if err != nil {
+		ctx, cancel := timeout(0)
+		defer cancel()
+		if left := r.end(ctx); left != nil {
+			err = &skep.Error{Op: op, Kind: skep.NotReleased, Err: errors.Join(err, left)}
+		}
+	}
+	return id, err
 }
 
 // end stops what is left. When it returns nil nothing is written to the destination or the word any more.

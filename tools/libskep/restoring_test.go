@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -124,6 +125,92 @@ func TestPinnedMemoryOfARestoreThatDidNotBegin(t *testing.T) {
 	e.Store = c.Store
 }
 
+// A session that does not close, whatever it says, keeps the pinned memory and the word of a restore that did not begin.
+func TestPinnedMemoryOfASessionThatFailsToCloseIsNotLentAgain(t *testing.T) {
+	t.Parallel()
+	e := newEngine(t)
+	w := &failingToClose{Store: e.Store, times: 3}
+	e.Store = w
+	_, err := e.begin(new(atomic.Uint64)) // memstore has no words
+	require.Equal(t, skep.NotReleased, skep.KindOf(err))
+	require.ErrorIs(t, err, skep.Failed)
+	require.Eventually(t, func() bool { return e.given.Load() == 1 }, time.Minute, time.Millisecond)
+	require.Zero(t, w.left(), "only once it is closed")
+	e.Store = w.Store
+}
+
+// failingToClose is a Store whose sessions fail to close so many times.
+type failingToClose struct {
+	skep.Store
+	mu    sync.Mutex
+	times int
+}
+
+type failingSession struct {
+	skep.Session
+	of *failingToClose
+}
+
+func (f *failingToClose) left() int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.times
+}
+
+func (f *failingToClose) Restore(ctx context.Context, r *skep.RestoreRequest) (skep.Session, error) {
+	s, err := f.Store.Restore(ctx, r)
+	return &failingSession{s, f}, err
+}
+
+func (s *failingSession) Close(ctx context.Context) error {
+	s.of.mu.Lock()
+	defer s.of.mu.Unlock()
+	if s.of.times == 0 {
+		return s.Session.Close(ctx)
+	}
+	s.of.times--
+	return &skep.Error{Op: "close", Kind: skep.Failed}
+}
+
+// A restore that begins while its store is being closed is ended, and the caller is told where that is not sure.
+func TestARestoreOfAStoreThatIsBeingClosedIsEnded(t *testing.T) {
+	t.Parallel()
+	e := newEngine(t)
+	for letGo, kind := range map[bool]skep.Kind{true: skep.Closed, false: skep.NotReleased} {
+		c := &clinging{Store: e.opened.Store}
+		c.letGo.Store(letGo)
+		chain := skep.Chain{Scope: e.Scope, Keys: e.keys, Blocks: skep.Only(0, 3)}
+		closing := &opened{Store: c, closing: true}
+		r, err := closing.begin(chain, skep.Range{To: 3}, e.geometry, e.target, nil, time.Minute)
+		require.NoError(t, err)
+		_, err = r.number()
+		require.ErrorIs(t, err, skep.Closed)
+		require.Equal(t, kind, skep.KindOf(err))
+		select {
+		case <-r.over:
+		default:
+			t.Fatal("it writes to the caller's memory yet")
+		}
+	}
+}
+
+// A restore whose copies did not get to the stream, and that did not come whole besides, says that the GPU failed.
+func TestARestoreSaysFirstThatTheGPUFailed(t *testing.T) {
+	t.Parallel()
+	e := newEngine(t)
+	e.copyFails = &skep.Error{Op: op, Kind: skep.NoMemory}
+	e.queueFails = &skep.Error{Op: op, Kind: skep.DeviceFailed}
+	_, err := e.restore(t.Context())
+	require.Equal(t, skep.DeviceFailed, skep.KindOf(err))
+	st := e.Store
+	e.Store = refusing{st, &skep.Error{Op: op, Kind: skep.NotFound}}
+	_, err = e.begin(nil)
+	require.Equal(t, skep.DeviceFailed, skep.KindOf(err))
+	e.Store = st
+	_, err = e.begin(new(atomic.Uint64)) // memstore has no words
+	require.Equal(t, skep.DeviceFailed, skep.KindOf(err))
+}
+
 // refusing is a Store that begins no restore.
 type refusing struct {
 	skep.Store
@@ -143,7 +230,7 @@ func TestPinnedMemoryOfARestoreUnderWayIsLentAgainWithItsEnd(t *testing.T) {
 	r, err := e.begin(nil)
 	require.NoError(t, err)
 	_, err = ended(t, r)
-	require.ErrorIs(t, err, skep.Deadline)
+	require.NoError(t, err, "it is late, and what waited is missed")
 	require.ErrorIs(t, r.end(t.Context()), skep.NotReleased)
 	require.Zero(t, e.given.Load())
 	c.letGo.Store(true)
@@ -151,6 +238,20 @@ func TestPinnedMemoryOfARestoreUnderWayIsLentAgainWithItsEnd(t *testing.T) {
 	require.NoError(t, r.end(t.Context()))
 	require.Equal(t, int32(1), e.given.Load(), "once")
 	e.Store = c.Store
+}
+
+// late is a Store whose sessions end late.
+type late struct{ skep.Store }
+
+type sessionInTime struct{ skep.Session }
+
+func (s late) Restore(ctx context.Context, r *skep.RestoreRequest) (skep.Session, error) {
+	ses, err := s.Store.Restore(ctx, r)
+	return sessionInTime{ses}, err
+}
+
+func (sessionInTime) Next(context.Context, []skep.Chunk) (int, error) {
+	return 0, &skep.Error{Op: "next", Kind: skep.Deadline}
 }
 
 // stuck is a Store whose sessions end late, with drives that do not stop.
@@ -175,15 +276,20 @@ func (stuckSession) Stop(context.Context, int) error {
 func TestAPollSaysWhatEndedARestore(t *testing.T) {
 	t.Parallel()
 	failed := &skep.Error{Op: op, Kind: skep.DeviceFailed, Err: errors.New("CUDA error 719")}
+	full := &skep.Error{Op: op, Kind: skep.NoMemory, Err: errors.New("CUDA error 2")}
 	for name, tt := range map[string]struct {
 		prepare func(e *engine)
 		state   blockState
-		err     error
+		kind    skep.Kind
 	}{
-		"all landed":           {func(*engine) {}, landed, nil},
-		"all missed":           {func(e *engine) { e.keys = make([]skep.Key, 3) }, missed, nil},
-		"a copy fails":         {func(e *engine) { e.copyFails = failed }, missed, skep.DeviceFailed},
-		"the stream has ended": {func(e *engine) { e.queueFails = failed }, landed, skep.DeviceFailed},
+		"all landed":                {func(*engine) {}, landed, skep.Other},
+		"all missed":                {func(e *engine) { e.keys = make([]skep.Key, 3) }, missed, skep.Other},
+		"its time is over":          {func(e *engine) { e.Store = late{e.Store} }, missed, skep.Other},
+		"a copy fails":              {func(e *engine) { e.copyFails = full }, missed, skep.NoMemory},
+		"the stream has ended":      {func(e *engine) { e.queueFails = failed }, landed, skep.DeviceFailed},
+		"a copy fails, and the GPU": {func(e *engine) { e.copyFails, e.queueFails = full, failed }, missed, skep.DeviceFailed},
+		"its time is over, and the GPU fails": {func(e *engine) { e.Store, e.queueFails = late{e.Store}, failed }, missed,
+			skep.DeviceFailed},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -194,10 +300,31 @@ func TestAPollSaysWhatEndedARestore(t *testing.T) {
 			for range 2 { // again and again
 				states, err := ended(t, r)
 				require.Equal(t, []blockState{tt.state, tt.state, tt.state}, states)
-				require.ErrorIs(t, err, tt.err)
+				require.Equal(t, tt.kind, skep.KindOf(err))
 			}
 			require.NoError(t, r.end(t.Context()))
 			require.Equal(t, int32(1), e.given.Load())
 		})
 	}
+}
+
+// Where the copy of the last block fails, and the GPU has failed, the latter is said with it.
+func TestAPollSaysFirstThatTheGPUFailed(t *testing.T) {
+	t.Parallel()
+	e := newEngine(t)
+	e.queueFails = &skep.Error{Op: op, Kind: skep.DeviceFailed}
+	planes := 0
+	e.target.write = func(int, bool, []byte, []slots.Run) error {
+		if planes++; planes > 2*e.geometry.Layers()*2 { // K and V of each layer of the first two
+			return &skep.Error{Op: op, Kind: skep.NoMemory}
+		}
+		return nil
+	}
+	r, err := e.begin(nil)
+	require.NoError(t, err)
+	states, err := ended(t, r)
+	require.ElementsMatch(t, []blockState{landed, landed, missed}, states)
+	require.ErrorIs(t, err, skep.NoMemory)
+	require.Equal(t, skep.DeviceFailed, skep.KindOf(err))
+	require.NoError(t, r.end(t.Context()))
 }

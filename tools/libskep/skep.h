@@ -294,6 +294,8 @@ static inline int skep_word_claim(skep_word *b, int64_t from, int64_t to, int id
  * and in gpu "direct_bytes" (eight blocks' when not given) of it for blocks on their way to an
  * engine's slots, and "pinned_bytes" of host memory that restores land in. */
 int skep_open(const char *json, skep_store *out, skep_error *err);
+/* Closes a store with all that is under way. It is closed whatever this returns. After an error, memory that a call of
+ * code 18 had is the library's until the process ends. */
 int skep_close(skep_store s, skep_error *err);
 
 /* The SKEP_VERSION of the library; and 1 in a process that is forked from the one that loaded it, else 0. Both work
@@ -470,8 +472,8 @@ int skep_restore(skep_store s, const skep_scope *scope, const void *keys, uint32
  * word is NULL, or 8 bytes at a multiple of 8 that claims may go by as well: the
  * caller's own, in memory shared with whom it likes; of a server's store, memory of
  * skep_shared_alloc. Positions, here and in the word, count from the chain's first key. dest and word belong to the
- * restore until skep_restore_end has returned 0. timeout_ms bounds the whole; 0: 30 s. Error 18: nothing was begun, but
- * word may be written to until skep_close has returned 0. */
+ * restore until skep_restore_end has returned 0. timeout_ms bounds the whole; 0: 30 s. Error 18: there is no restore to
+ * end, but dest and word may be written to until skep_close has returned 0. */
 int skep_restore_begin(skep_store s, const skep_scope *scope, const void *keys, uint32_t n, uint32_t from, uint32_t to,
                        const skep_paged *dest, skep_stream stream, const skep_cost *cost, uint64_t *word, int64_t timeout_ms,
                        skep_restoring *out, skep_error *err);
@@ -486,9 +488,9 @@ int skep_computed(skep_restoring r, int64_t from, int64_t to, int64_t took_ns, i
 
 /* Says how blocks [from, to) stand, one byte each, once any has changed since the last call or timeout_ms
  * (0: at once) has passed. *waiting is how many are neither landed, granted nor missed. A block that is
- * missed is the engine's to claim and compute. With SKEP_CUDA landed means queued on the stream. Once none waits, an
- * error says what else went wrong, with states and *waiting written: 16 that timeout_ms of the restore was over, 20 that
- * the GPU failed, and what landed there is not to be relied on. */
+ * missed is the engine's to claim and compute; all that waited when timeout_ms of the restore was over are, which is no
+ * error. With SKEP_CUDA landed means queued on the stream. Once none waits, an error says what else went wrong, with
+ * states and *waiting written: 20 that the GPU failed, and what landed there is not to be relied on. */
 int skep_restore_poll(skep_restoring r, int64_t timeout_ms, uint8_t *states, uint32_t *waiting, skep_error *err);
 
 /* Ends a restore: what has not landed will not. Once it returns 0 neither dest nor word is written to

@@ -426,7 +426,7 @@ func (o *opened) restore(ctx context.Context, sc skep.Scope, keys []skep.Key, bl
 		arrived += n
 		queued := mem.queued()
 		o.leave(mem, k.session, err)
-		if err = errors.Join(notOurs(ctx, err), queued); err != nil || n < part.Len() {
+		if err = errors.Join(queued, notOurs(ctx, err)); err != nil || n < part.Len() {
 			return arrived, err
 		}
 	}

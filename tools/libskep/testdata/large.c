@@ -25,6 +25,7 @@ static CUdeviceptr cache, seen;
 static uint64_t *gate, opened; /* pinned: the stream waits for it */
 static uint8_t *host;          /* pinned */
 static void (*fail_copy)(int, int, int);
+static void (*fail_events)(int, int);
 
 static void must(int rc, const char *what) {
 	if (rc != 0) {
@@ -182,12 +183,24 @@ static void refused(void) {
 	compare(cache, BLOCKS, 0, 1);
 }
 
+/* no_events has the driver make none: nothing is copied, and what was pinned for that is not lost. */
+static void no_events(void) {
+	uint32_t arrived = 0;
+	fail_events(0, 2);
+	for (int i = 0; i < 9; i++) /* pieces of more than may be on its way */
+		check(restore(0, BLOCKS, 0, 500, &arrived) == NO_MEMORY && arrived == 0, "no event");
+	fail_events(0, 0);
+	must(restore(0, BLOCKS, 0, 500, &arrived), "and the next time");
+	check(arrived == BLOCKS, "all blocks arrive");
+}
+
 int main(int argc, char **argv) {
 	char json[4096];
 	CUdevice device;
 	CUcontext context;
 	check(argc >= 2, "the directory is given");
 	fail_copy = (void (*)(int, int, int))dlsym(RTLD_DEFAULT, "skep_fake_fail_copy");
+	fail_events = (void (*)(int, int))dlsym(RTLD_DEFAULT, "skep_fake_fail_events");
 	int (*reset)(void) = (int (*)(void))dlsym(RTLD_DEFAULT, "skep_fake_reset");
 	must(cuInit(0), "init");
 	must(cuDeviceGet(&device, 0), "device");
@@ -225,6 +238,8 @@ int main(int argc, char **argv) {
 		printf("failed in mid-copy\n");
 		return 0;
 	}
+	if (fail_events)
+		no_events();
 	large(0);
 	large(1);
 	more_than_may_be();

@@ -145,6 +145,19 @@ class Queues(unittest.TestCase):
         if shut(store):
             into.extend(b"x")  # nobody holds it
 
+    def test_a_call_that_is_refused_gives_its_buffers_back_though_the_queue_is_closed_again(self):
+        queue, into, call = self.store.queue(), bytearray(8), self.library.call
+        queue.close()
+
+        def submit(name, *args):
+            if name == "submit":
+                queue.close()  # another thread
+            call(name, *args)
+
+        with mock.patch.object(self.library, "call", submit), self.assertRaises(skepkv.Invalid):
+            queue.restore(self.space, [key(0)], [into])
+        into.extend(b"x")  # nobody holds it
+
     def test_a_chain_in_pieces_goes_on_behind_what_is_not_asked_for(self):
         chain, keys = self.store.namespace("chain", chained=True), [key(i) for i in range(3)]
         self.wait(self.queue.put(chain, keys, [block(i, 9000) for i in range(3)]))

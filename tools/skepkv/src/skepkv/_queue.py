@@ -256,10 +256,10 @@ class Queue:
             self._number = 0
             return
         with self._lock:
+            if not self._number:
+                return  # what is being refused is its thread's to give back
             number, self._number = self._number, 0
             calls, self._calls = self._calls, {}
-        if not number:
-            return
         held = [call.held for call in calls.values() if call.held is not None]
         if self._store._number:
             try:

@@ -59,8 +59,8 @@ class Invalid(SkepError):
 
 
 class NotReleased(SkepError):
-    """A drive may still use memory that it was given. The package keeps that memory alive until
-    the store is closed."""
+    """A drive may still use memory that it was given. The package keeps that memory alive until the store is closed or,
+    where closing fails, until the process ends."""
 
 
 class Forked(SkepError):
