@@ -42,9 +42,11 @@ type restoring struct {
 	released sync.Once
 }
 
-// begin starts restoring these blocks, c's, of a chain to t by two pointers, with claims through word where that is not nil.
-// The session and its goroutine end with timeout, or with end.
-func (o *opened) begin(c skep.Chain, blocks skep.Range, g layout.Geometry, t *target, word *atomic.Uint64, timeout time.Duration) (_ *restoring, err error) {
+// begin starts restoring these blocks, c's, of a chain to t by two pointers, with claims through word where that is not
+// nil. The session and its goroutine end with timeout, or with end.
+func (o *opened) begin(
+	c skep.Chain, blocks skep.Range, g layout.Geometry, t *target, word *atomic.Uint64, timeout time.Duration,
+) (_ *restoring, err error) {
 	if err := t.Validate(g); err != nil {
 		return nil, err
 	}
@@ -52,7 +54,8 @@ func (o *opened) begin(c skep.Chain, blocks skep.Range, g layout.Geometry, t *ta
 		return nil, &skep.Error{Op: op, Kind: skep.Unsupported, Field: "where", Value: "the simulated GPU", Limit: "host or CUDA"}
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), timeout)
-	r := &restoring{of: o, blocks: blocks, cancel: cancel, over: make(chan struct{}), change: make(chan struct{}), states: make([]blockState, blocks.Len()), waiting: blocks.Len()}
+	r := &restoring{of: o, blocks: blocks, cancel: cancel, over: make(chan struct{}), change: make(chan struct{}),
+		states: make([]blockState, blocks.Len()), waiting: blocks.Len()}
 	defer func() {
 		if err != nil {
 			cancel()
