@@ -14,15 +14,12 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"sync"
 	"sync/atomic"
 	"time"
 	"unsafe"
 
 	"github.com/skepkv/skep"
 )
-
-var restorings sync.Map // of *restoring, by number
 
 func restoringOf(r C.skep_restoring) (*restoring, error) {
 	if x, ok := restorings.Load(uint64(r)); ok {

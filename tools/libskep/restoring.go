@@ -42,6 +42,8 @@ type restoring struct {
 	released sync.Once
 }
 
+var restorings sync.Map // of *restoring, by number
+
 // begin starts restoring these blocks, c's, of a chain to t by two pointers, with claims through word where that is not
 // nil. The session and its goroutine end with timeout, or with end.
 func (o *opened) begin(
