@@ -66,7 +66,7 @@ typedef struct stream {
 struct device {
 	size_t used;
 	int retained, failed, allocs, fail_at, host_allocs, host_fail_at, peers, flip; // peers: bits
-	int copies, copy_fail_at, copy_code;
+	int copies, copy_fail_at, copy_code, event_code;
 };
 
 #pragma GCC visibility push(hidden)

@@ -291,6 +291,7 @@ int cuStreamSynchronize(stream *s) {
 
 int cuEventCreate(event **e, unsigned flags) {
 	IN;
+	if (devices[current].event_code) return out(devices[current].event_code);
 	*e = calloc(1, sizeof **e);
 	(*e)->dev = current, nevents++;
 	return out(OK);
@@ -367,6 +368,7 @@ void skep_fake_seed(u64 seed) { pthread_mutex_lock(&mu); rng = seed * 0x9E3779B9
 void skep_fake_fail_alloc(int d, int nth) { pthread_mutex_lock(&mu); devices[d].fail_at = devices[d].allocs + nth; out(0); }
 void skep_fake_fail_pin(int d, int nth) { pthread_mutex_lock(&mu); devices[d].host_fail_at = devices[d].host_allocs + nth; out(0); }
 void skep_fake_fail_copy(int d, int nth, int code) { pthread_mutex_lock(&mu); devices[d].copy_fail_at = devices[d].copies + nth, devices[d].copy_code = code; out(0); }
+void skep_fake_fail_events(int d, int code) { pthread_mutex_lock(&mu); devices[d].event_code = code; out(0); } // 0: no more
 void skep_fake_fail(int d, int code) { pthread_mutex_lock(&mu); fail(d, code); out(0); }
 void skep_fake_flip(int d) { pthread_mutex_lock(&mu); devices[d].flip = 1; out(0); }
 void skep_fake_hang(int d) {

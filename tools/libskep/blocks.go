@@ -171,9 +171,9 @@ func (k *kept) Restore(ctx context.Context, r *skep.RestoreRequest) (s skep.Sess
 
 // giveBack gives back memory that a load was into: once the session that it ended with is closed, where drives, or who
 // reads a socket, may write to it yet. Where there is no session its Store knows of that by itself.
-func (o *opened) giveBack(m skep.Memory, ended skep.Session, err error) {
+func (o *opened) giveBack(release func(), ended skep.Session, err error) {
 	if ended == nil || !errors.Is(err, skep.NotReleased) {
-		m.Release()
+		release()
 		return
 	}
 	o.mu.Lock()
@@ -186,8 +186,8 @@ func (o *opened) giveBack(m skep.Memory, ended skep.Session, err error) {
 			ctx, cancel := context.WithTimeout(o.life, patience)
 			err := ended.Close(ctx)
 			cancel()
-			if !errors.Is(err, skep.NotReleased) {
-				m.Release()
+			if err == nil {
+				release()
 				return
 			}
 			select {
@@ -292,7 +292,7 @@ func (o *opened) loadPiece(
 		into[i].from(e.Off).fill(places[i][e.Off : e.Off+e.of(int64(len(places[i])))])
 	})
 	if s.mem != nil {
-		o.giveBack(s.mem, k.session, err)
+		o.giveBack(s.mem.Release, k.session, err)
 	}
 	return notOurs(ctx, err)
 }

@@ -66,16 +66,18 @@ int skep_cuda_context(uint64_t stream, void **context) {
 		return r_; \
 	} while (0)
 
-int skep_cuda_pinned(void *context, size_t n, void **memory) { WITHIN(d.host_alloc(memory, n, PORTABLE)); }
-int skep_cuda_unpinned(void *context, void *memory) { WITHIN(d.host_free(memory)); }
-int skep_cuda_copy(void *context, uint64_t stream, uint64_t to, const void *from, size_t n) { WITHIN(d.copy(to, from, n, handle(stream))); }
-int skep_cuda_passed(void *context, void *event) { WITHIN(d.query(event)); }
-int skep_cuda_forget(void *context, void *event) { WITHIN(d.destroy(event)); }
-
-static int mark(uint64_t stream, void **event) {
-	int r = d.event(event, NO_TIMING);
+static int pin(size_t n, void **memory, void **event) {
+	int r = d.host_alloc(memory, n, PORTABLE);
 	if (r) return r;
-	if ((r = d.record(*event, handle(stream)))) d.destroy(*event);
+	if ((r = d.event(event, NO_TIMING))) d.host_free(*memory);
 	return r;
 }
-int skep_cuda_mark(void *context, uint64_t stream, void **event) { WITHIN(mark(stream, event)); }
+static int unpin(void *memory, void *event) {
+	d.destroy(event);
+	return d.host_free(memory);
+}
+int skep_cuda_pinned(void *context, size_t n, void **memory, void **event) { WITHIN(pin(n, memory, event)); }
+int skep_cuda_unpinned(void *context, void *memory, void *event) { WITHIN(unpin(memory, event)); }
+int skep_cuda_copy(void *context, uint64_t stream, uint64_t to, const void *from, size_t n) { WITHIN(d.copy(to, from, n, handle(stream))); }
+int skep_cuda_passed(void *context, void *event) { WITHIN(d.query(event)); }
+int skep_cuda_mark(void *context, uint64_t stream, void *event) { WITHIN(d.record(event, handle(stream))); }

@@ -25,14 +25,15 @@ type landings struct {
 	free  []*landing
 	busy  []*landing
 	bytes int64 // of all
+	gone  int64 // of what nobody will say of when it could be lent again
 }
 
 // landing is one piece of it.
 type landing struct {
 	context unsafe.Pointer
 	bytes   []byte
-	event   unsafe.Pointer // past which nothing reads it
-	lost    C.int          // the driver's result once the context is lost: it is never given back
+	event   unsafe.Pointer // past which nothing reads it; there from the first, so that making it cannot fail too late
+	lost    C.int          // the driver's result once the context is lost, or no event says when: it is never given back
 }
 
 const (
@@ -108,12 +109,16 @@ func (k *landings) try(c unsafe.Pointer, n int64) (l *landing, wait int64, err e
 	if k.bytes > 0 && k.bytes+n > maxLanding {
 		return nil, k.bytes, nil
 	}
-	var p unsafe.Pointer
-	if err := cudaError("pinned memory", C.skep_cuda_pinned(c, C.size_t(n), &p)); err != nil {
+	if k.gone >= maxLanding {
+		return nil, 0, &skep.Error{Op: op, Kind: skep.NoMemory, Field: "pinned memory that is gone for good", Value: k.gone,
+			Limit: int64(maxLanding)}
+	}
+	var p, e unsafe.Pointer
+	if err := cudaError("pinned memory", C.skep_cuda_pinned(c, C.size_t(n), &p, &e)); err != nil {
 		return nil, 0, err
 	}
 	k.bytes += n
-	return &landing{context: c, bytes: unsafe.Slice((*byte)(p), n)}, 0, nil
+	return &landing{context: c, bytes: unsafe.Slice((*byte)(p), n), event: e}, 0, nil
 }
 
 // collect frees what streams are past. A context that is lost keeps what it has in use, and is an
@@ -129,8 +134,6 @@ func (k *landings) collect(c unsafe.Pointer) error {
 		}
 		switch r {
 		case 0:
-			C.skep_cuda_forget(l.context, l.event)
-			l.event = nil
 			k.free = append(k.free, l)
 			continue
 		case notReady:
@@ -148,25 +151,45 @@ func (k *landings) collect(c unsafe.Pointer) error {
 	return err
 }
 
-// queued says that a stream has been told to copy from l: it is lent again when it is past that.
+// queued says that a stream has been told of all copies from l.
 func (k *landings) queued(l *landing, stream uint64) error {
-	r := C.skep_cuda_mark(l.context, C.uint64_t(stream), &l.event)
+	l.lost = C.skep_cuda_mark(l.context, C.uint64_t(stream), l.event)
+	err := cudaError("stream", l.lost)
+	if err != nil {
+		k.forget(l, skep.KindOf(err) != skep.DeviceFailed) // a context that failed gives no more
+	}
+	return err
+}
+
+// back lends l again when the stream is past the copies. Of one whose queued failed nobody knows when that is: never.
+// REQUIRES: nothing writes to it any more.
+func (k *landings) back(l *landing) {
+	if l.lost != 0 {
+		return
+	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if r != 0 { // nobody knows when it is done: it is never lent again
-		err := cudaError("stream", r)
-		if skep.KindOf(err) == skep.DeviceFailed {
-			k.bytes -= int64(len(l.bytes))
-		}
-		return err
-	}
 	k.busy = append(k.busy, l)
-	return nil
+}
+
+// lose is for what is never lent again: drives may write to it for good.
+func (k *landings) lose(l *landing) { k.forget(l, true) }
+
+// forget counts l no longer among what may be on its way: others would wait for it until their deadline. Of what is
+// gone for good there may be maxLanding, too.
+func (k *landings) forget(l *landing, gone bool) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	n := int64(len(l.bytes))
+	k.bytes, l.bytes = k.bytes-n, nil
+	if gone {
+		k.gone += n
+	}
 }
 
 func (k *landings) drop(l *landing) {
 	k.bytes -= int64(len(l.bytes))
-	C.skep_cuda_unpinned(l.context, unsafe.Pointer(unsafe.SliceData(l.bytes)))
+	C.skep_cuda_unpinned(l.context, unsafe.Pointer(unsafe.SliceData(l.bytes)), l.event)
 }
 
 // close gives all of it back, once streams are past it. NotReleased when one is not in time.

@@ -7,10 +7,9 @@
 #include <stdint.h>
 
 int skep_cuda_context(uint64_t stream, void **context);
-int skep_cuda_pinned(void *context, size_t n, void **memory);
-int skep_cuda_unpinned(void *context, void *memory);
+int skep_cuda_pinned(void *context, size_t n, void **memory, void **event);
+int skep_cuda_unpinned(void *context, void *memory, void *event);
 int skep_cuda_copy(void *context, uint64_t stream, uint64_t to, const void *from, size_t n);
-int skep_cuda_mark(void *context, uint64_t stream, void **event);
+int skep_cuda_mark(void *context, uint64_t stream, void *event);
 int skep_cuda_passed(void *context, void *event);
-int skep_cuda_forget(void *context, void *event);
 #endif

@@ -44,16 +44,20 @@ scope = Scope()
 namespace = c.c_uint32()
 call("skep_namespace", store, json.dumps({
     "tenant": "t", "name": "python", "model": "m", "copies": 1, "chained": True,
-    "shape": {"kind": 1, "layers": LAYERS, "kv_heads": HEADS, "head_dim": DIM, "element": 1, "block_tokens": TOKENS, "order": 1},
+    "shape": {"kind": 1, "layers": LAYERS, "kv_heads": HEADS, "head_dim": DIM, "element": 1, "block_tokens": TOKENS,
+              "order": 1},
 }).encode(), c.byref(namespace))
 scope.namespace_id = namespace.value
 
-slices = [[[bytes([(b * 50 + l * 20 + v * 10 + i) % 251 for i in range(PLANE // BLOCKS)]) for v in range(2)] for l in range(LAYERS)] for b in range(BLOCKS)]
-blocks = [c.create_string_buffer(b"".join(b"".join(layer) for layer in block), 2 * LAYERS * PLANE // BLOCKS) for block in slices]
+SLICE = PLANE // BLOCKS
+slices = [[[bytes([(b * 50 + l * 20 + v * 10 + i) % 251 for i in range(SLICE)]) for v in range(2)]
+           for l in range(LAYERS)] for b in range(BLOCKS)]
+blocks = [c.create_string_buffer(b"".join(b"".join(layer) for layer in block), 2 * LAYERS * SLICE) for block in slices]
 keys = b"".join(bytes([i + 1]) * 32 for i in range(BLOCKS))
 pointers = (c.c_void_p * BLOCKS)(*[c.addressof(b) for b in blocks])
 outcomes = (c.c_uint8 * BLOCKS)()
-call("skep_put", store, c.byref(scope), None, c.c_uint32(0), keys, c.c_uint32(BLOCKS), pointers, c.c_int64(len(blocks[0])), outcomes)
+call("skep_put", store, c.byref(scope), None, c.c_uint32(0), keys, c.c_uint32(BLOCKS), pointers,
+     c.c_int64(len(blocks[0])), outcomes)
 
 found = Found()
 call("skep_lookup", store, c.byref(scope), keys, c.c_uint32(BLOCKS), c.c_int64(-1), c.byref(found))

@@ -116,18 +116,24 @@ func skepgo_open(text *C.char, out *C.skep_store, e *C.skep_error) (rc C.int) {
 func skepgo_close(s C.skep_store, e *C.skep_error) (rc C.int) {
 	var err error
 	defer func() { rc = fail(e, &err) }()
-	var o *opened
-	if o, err = take(uint64(s)); err == nil {
-		ctx, cancel := within(0)
-		defer cancel()
-		o.keepNoMore()
-		left := errors.Join(o.endQueues(ctx), o.endRestorings(ctx))
-		o.endPrefills(ctx)
-		o.endEvents()
-		o.forgetWriters()
-		err = errors.Join(o.close(), left)
-	}
+	err = closeStore(uint64(s))
 	return
+}
+
+// closeStore closes a store, and all that a C program has of it.
+func closeStore(s uint64) error {
+	o, err := take(s)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := timeout(0)
+	defer cancel()
+	o.keepNoMore()
+	left := errors.Join(o.endQueues(ctx), o.endRestorings(ctx))
+	o.endPrefills(ctx)
+	o.endEvents()
+	o.forgetWriters()
+	return inUse(errors.Join(o.close(), left))
 }
 
 //export skepgo_namespace
@@ -333,6 +339,16 @@ type stream struct {
 	cuda   unsafe.Pointer
 }
 
+// ofEachThread refuses a stream that each thread has for itself, where threads of the library's copy.
+func ofEachThread(d *C.skep_paged, on C.skep_stream) error {
+	const perThread = 2 // CU_STREAM_PER_THREAD
+	if d != nil && d.where == C.SKEP_CUDA && on == perThread {
+		return skep.Invalidf(op, "stream", perThread,
+			"one of cuStreamCreate, or 0 or 1, the legacy default: 2 is each thread's own, and other threads copy")
+	}
+	return nil
+}
+
 func streamOf(d *C.skep_paged, on C.skep_stream) (s stream, err error) {
 	s.number = uint64(on)
 	if d.where == C.SKEP_CUDA {
@@ -419,11 +435,13 @@ func (o *opened) targetOf(ctx context.Context, id skep.NamespaceID, d *C.skep_pa
 // toCUDA has t write to an engine's GPU, behind what its stream has to do.
 func (o *opened) toCUDA(t *target, at func(layer int, v bool) uint64, on stream) {
 	var land *landing
-	t.take = func(ctx context.Context, n int64) (_ []byte, _ func() error, err error) {
+	t.take = func(ctx context.Context, n int64) (_ *room, err error) {
 		if land, err = o.land.take(ctx, on.cuda, n); err != nil {
-			return nil, nil, err
+			return nil, err
 		}
-		return land.bytes, func() error { return o.land.queued(land, on.number) }, nil
+		l := land
+		return &room{bytes: l.bytes, queued: func() error { return o.land.queued(l, on.number) },
+			back: func() { o.land.back(l) }, lose: func() { o.land.lose(l) }}, nil
 	}
 	t.write = func(layer int, v bool, block []byte, runs []slots.Run) error {
 		plane := at(layer, v)

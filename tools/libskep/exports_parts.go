@@ -30,11 +30,11 @@ func writerOf(w C.skep_writer) (*writing, error) {
 	if x, ok := writers.Load(uint64(w)); ok {
 		return x.(*writing), nil
 	}
-	return nil, noWriter(w)
+	return nil, noWriter(uint64(w))
 }
 
-func noWriter(w C.skep_writer) error {
-	return skep.Invalidf(op, "writer", uint64(w), "one that was begun and neither committed nor aborted")
+func noWriter(w uint64) error {
+	return skep.Invalidf(op, "writer", w, "one that was begun and neither committed nor aborted")
 }
 
 // forgetWriters forgets those of a store that is closed, which drops what they wrote.
@@ -170,13 +170,17 @@ func (x *writing) commit(ctx context.Context, w C.skep_writer, ack skep.Ack) (_ 
 func skepgo_abort(w C.skep_writer, e *C.skep_error) (rc C.int) {
 	var err error
 	defer func() { rc = fail(e, &err) }()
-	var x *writing
-	if x, err = writerOf(w); err != nil {
-		return
-	}
-	writers.Delete(uint64(w))
 	ctx, cancel := timeout(10_000)
 	defer cancel()
-	err = x.w.Abort(ctx)
+	err = abort(ctx, uint64(w))
 	return
+}
+
+// abort drops what was written. Of two who do one does.
+func abort(ctx context.Context, number uint64) error {
+	x, there := writers.LoadAndDelete(number)
+	if !there {
+		return noWriter(number)
+	}
+	return x.(*writing).w.Abort(ctx)
 }

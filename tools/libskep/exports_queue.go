@@ -242,6 +242,9 @@ func (o *opened) aboutKeys(c *C.skep_op, x *operation, scope skep.Scope, keys []
 		return o.loading(c, x, skep.Chain{Scope: scope, Keys: keys, Lease: skep.LeaseID(c.lease)}, said)
 	case C.SKEP_OP_RESTORE:
 		x.tell = nil
+		if err := ofEachThread(c.dest, c.stream); err != nil {
+			return err
+		}
 		restore, err := o.restoreOf(scope, keys, c.from, c.to, c.dest, c.stream)
 		if err != nil {
 			return err

@@ -110,12 +110,8 @@ func (o *opened) writingOn(c *C.skep_op, x *operation) error {
 		}
 		x.do = func(ctx context.Context, _ *completion) error { return w.w.Write(ctx, part, offset, from[0]) }
 	case C.SKEP_OP_ABORT:
-		x.do = func(ctx context.Context, _ *completion) error { // the writer goes on where this is not taken
-			if _, there := writers.LoadAndDelete(uint64(number)); !there {
-				return noWriter(number)
-			}
-			return w.w.Abort(ctx)
-		}
+		// The writer goes on where this is not taken.
+		x.do = func(ctx context.Context, _ *completion) error { return abort(ctx, uint64(number)) }
 	default:
 		ack := skep.AckCommitted
 		if c.what == C.SKEP_OP_COMMIT_ACCEPTED {

@@ -14,15 +14,12 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"sync"
 	"sync/atomic"
 	"time"
 	"unsafe"
 
 	"github.com/skepkv/skep"
 )
-
-var restorings sync.Map // of *restoring, by number
 
 func restoringOf(r C.skep_restoring) (*restoring, error) {
 	if x, ok := restorings.Load(uint64(r)); ok {
@@ -63,13 +60,9 @@ func skepgo_restore_begin(s C.skep_store, sc *C.skep_scope, keys unsafe.Pointer,
 	}
 	if r, err = beginFor(s, sc, keys, n, skep.Range{From: int(from), To: int(to)}, dest, on, cost, word, timeoutMs); err == nil {
 		var number uint64
-		if number, err = r.of.keep(&restorings, r); err != nil {
-			ctx, cancel := within(timeoutMs)
-			defer cancel()
-			err = errors.Join(err, r.end(ctx))
-			return
+		if number, err = r.number(); err == nil {
+			*out = C.skep_restoring(number)
 		}
-		*out = C.skep_restoring(number)
 	}
 	return
 }
@@ -93,6 +86,9 @@ func beginFor(s C.skep_store, sc *C.skep_scope, keys unsafe.Pointer, n C.uint32_
 	}
 	w, err := wordOf(word)
 	if err != nil {
+		return nil, err
+	}
+	if err = ofEachThread(dest, on); err != nil {
 		return nil, err
 	}
 	ctx, cancel := within(timeoutMs)
@@ -165,7 +161,8 @@ func skepgo_restore_poll(id C.skep_restoring, timeoutMs C.int64_t, states *C.uin
 		return
 	}
 	d := time.Duration(min(max(int64(timeoutMs), 0), int64(time.Hour/time.Millisecond))) * time.Millisecond
-	*waiting = C.uint32_t(r.poll(d, unsafe.Slice((*blockState)(unsafe.Pointer(states)), r.blocks.Len())))
+	n, err := r.poll(d, unsafe.Slice((*blockState)(unsafe.Pointer(states)), r.blocks.Len()))
+	*waiting = C.uint32_t(n)
 	return
 }
 

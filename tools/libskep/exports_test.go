@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"unsafe"
 
@@ -38,6 +39,56 @@ func TestClosingSaysWhatIsNotReleased(t *testing.T) {
 	require.False(t, there)
 	require.NoError(t, o.endRestorings(t.Context()), "nothing is under way")
 }
+
+// Of all that goes wrong with closing the code is that memory is not the caller's.
+func TestClosingSaysFirstWhatIsNotReleased(t *testing.T) {
+	t.Parallel()
+	o, over := &opened{Store: failing{}}, make(chan struct{})
+	o.life, o.end = context.WithCancel(t.Context())
+	close(over)
+	_, cancel := context.WithCancel(t.Context())
+	id := last.Add(2)
+	stores.Store(id, o)
+	restorings.Store(id-1, &restoring{of: o, over: over, cancel: cancel, ses: &clingingSession{c: &clinging{}}})
+	err := closeStore(id)
+	require.ErrorIs(t, err, skep.Failed)
+	require.Equal(t, skep.NotReleased, skep.KindOf(err))
+}
+
+// failing is a Store that closes with an error.
+type failing struct{ skep.UnsupportedStore }
+
+func (failing) Close() error { return &skep.Error{Op: "close", Kind: skep.Failed} }
+
+// Of two who abort a block of parts at once one does, and the other is told that there is no such writer.
+func TestAWriterIsAbortedOnce(t *testing.T) {
+	t.Parallel()
+	for range 2000 {
+		w := &aborted{}
+		id := last.Add(1)
+		writers.Store(id, &writing{w: w})
+		var both sync.WaitGroup
+		var refused atomic.Int32
+		for range 2 {
+			both.Go(func() {
+				if abort(t.Context(), id) != nil {
+					refused.Add(1)
+				}
+			})
+		}
+		both.Wait()
+		require.Equal(t, int32(1), refused.Load())
+		require.Equal(t, int32(1), w.times.Load())
+	}
+}
+
+// aborted counts how often it was.
+type aborted struct {
+	skep.BlockWriter
+	times atomic.Int32
+}
+
+func (a *aborted) Abort(context.Context) error { a.times.Add(1); return nil }
 
 // A load whose time is up says that a drive may write yet, rather than that it is late.
 func TestALateLoadSaysWhatIsNotReleased(t *testing.T) {

@@ -188,9 +188,7 @@ func (q *queue) close(ctx context.Context) error {
 func (o *opened) endQueues(ctx context.Context) (err error) {
 	queues.Range(func(id, x any) bool {
 		if q := x.(*queue); q.of == o {
-			if left := q.close(ctx); left != nil {
-				err = left
-			}
+			err = errors.Join(err, q.close(ctx))
 			queues.Delete(id)
 		}
 		return true

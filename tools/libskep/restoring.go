@@ -29,21 +29,26 @@ type restoring struct {
 	of     *opened
 	ses    skep.Session
 	blocks skep.Range
-	mem    skep.Memory // what chunks land in, of the store's; nil: none
+	room   *room // what chunks land in
 	cancel context.CancelFunc
 	over   chan struct{}
 
 	mu      sync.Mutex
 	states  []blockState
 	waiting int
-	err     error         // what ended the session before all was answered
+	err     error         // why what lands does not get where it is wanted, or nothing more lands
 	change  chan struct{} // closed and made anew when states change
-	ended   bool
+
+	released sync.Once
 }
 
-// begin starts restoring these blocks, c's, of a chain to t by two pointers, with claims through word where that is not nil.
-// The session and its goroutine end with timeout, or with end.
-func (o *opened) begin(c skep.Chain, blocks skep.Range, g layout.Geometry, t *target, word *atomic.Uint64, timeout time.Duration) (_ *restoring, err error) {
+var restorings sync.Map // of *restoring, by number
+
+// begin starts restoring these blocks, c's, of a chain to t by two pointers, with claims through word where that is not
+// nil. The session and its goroutine end with timeout, or with end.
+func (o *opened) begin(
+	c skep.Chain, blocks skep.Range, g layout.Geometry, t *target, word *atomic.Uint64, timeout time.Duration,
+) (_ *restoring, err error) {
 	if err := t.Validate(g); err != nil {
 		return nil, err
 	}
@@ -51,65 +56,74 @@ func (o *opened) begin(c skep.Chain, blocks skep.Range, g layout.Geometry, t *ta
 		return nil, &skep.Error{Op: op, Kind: skep.Unsupported, Field: "where", Value: "the simulated GPU", Limit: "host or CUDA"}
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), timeout)
-	r := &restoring{of: o, blocks: blocks, cancel: cancel, over: make(chan struct{}), change: make(chan struct{}), states: make([]blockState, blocks.Len()), waiting: blocks.Len()}
-	queued := func() error { return nil }
+	r := &restoring{of: o, blocks: blocks, cancel: cancel, over: make(chan struct{}), change: make(chan struct{}),
+		states: make([]blockState, blocks.Len()), waiting: blocks.Len()}
 	defer func() {
 		if err != nil {
 			cancel()
-			err = errors.Join(err, queued())
-			r.release()
 		}
 	}()
 	t.first = blocks.From
 	c.Direction = skep.TailFirst
-	if queued, err = r.land(ctx, o, &c, g, t, word != nil); err != nil {
-		queued = func() error { return nil }
+	if r.room, err = r.land(ctx, o, g, t, word != nil); err != nil {
 		return nil, err
 	}
+	if c.Dest.Memory = r.room.bytes; r.room.bytes != nil {
+		c.Dest.Stride = layout.Padded(g.PartBytes())
+	}
 	if r.ses, err = o.Restore(ctx, &skep.RestoreRequest{Chains: []skep.Chain{c}}); err != nil {
-		return nil, err
+		queued := r.room.queued()
+		o.leave(r.room, nil, err)
+		return nil, errors.Join(queued, notOurs(ctx, err)) // first that the GPU failed
 	}
 	if word != nil {
 		if err = r.ses.ShareClaimWord(ctx, 0, word); err != nil {
 			end, stop := context.WithTimeout(context.Background(), patience)
 			defer stop()
-			if left := r.ses.Close(end); left != nil { // something may write yet: what it lands in is never used again
-				r.ended, queued = true, func() error { return nil }
-				err = errors.Join(err, left)
+			queued, left := r.room.queued(), r.ses.Close(end)
+			if left != nil { // whatever went wrong, the room and the word may be the session's yet
+				left = &skep.Error{Op: op, Kind: skep.NotReleased, Err: left}
 			}
-			return nil, err
+			o.leave(r.room, r.ses, left)
+			return nil, inUse(errors.Join(queued, err, left))
 		}
 	}
-	go r.run(ctx, c.Dest, g, t, queued)
+	go r.run(ctx, c.Dest, g, t)
 	return r, nil
 }
 
 // land says where chunks land before they are written to t: pinned memory of a GPU's, memory shared with the
-// server where a word has to be, else memory that the Store lends chunk by chunk. done is called
-// when all was written from there.
-func (r *restoring) land(ctx context.Context, o *opened, c *skep.Chain, g layout.Geometry, t *target, word bool) (done func() error, err error) {
-	done = func() error { return nil }
-	step := layout.Padded(g.PartBytes())
-	n := int64(r.blocks.Len()) * step
+// server where a word has to be, else memory that the Store lends chunk by chunk.
+func (r *restoring) land(ctx context.Context, o *opened, g layout.Geometry, t *target, word bool) (*room, error) {
+	nothing := func() {}
+	out := &room{queued: func() error { return nil }, back: nothing, lose: nothing}
+	n := int64(r.blocks.Len()) * layout.Padded(g.PartBytes())
 	switch {
 	case t.take != nil && n > landingBytes:
-		return done, skep.Invalidf(op, "bytes of a restore by two pointers to a GPU", n, int64(landingBytes))
+		return nil, skep.Invalidf(op, "bytes of a restore by two pointers to a GPU", n, int64(landingBytes))
 	case t.take != nil:
-		c.Dest.Memory, done, err = t.take(ctx, n)
+		return t.take(ctx, n)
 	case o.client != nil && word:
-		if r.mem, err = o.Alloc(ctx, n); err == nil {
-			c.Dest.Memory = r.mem.Bytes()
+		m, err := o.Alloc(ctx, n)
+		if err != nil {
+			return nil, err
 		}
-	default:
-		return done, nil
+		out.bytes, out.back, out.lose = m.Bytes(), m.Release, m.Release
 	}
-	c.Dest.Stride = step
-	return done, err
+	return out, nil
 }
 
 // run puts blocks in their places as they land, until every one is answered or ctx ends.
-func (r *restoring) run(ctx context.Context, d skep.Destination, g layout.Geometry, t *target, queued func() error) {
+func (r *restoring) run(ctx context.Context, d skep.Destination, g layout.Geometry, t *target) {
 	defer close(r.over)
+	queued := sync.OnceValue(r.room.queued)
+	answer := func(i int, s blockState, err error) error {
+		if r.left() == 1 { // nothing is copied after the last block
+			err = errors.Join(queued(), err)
+		}
+		r.set(i, s, err)
+		return err
+	}
 	err := skep.Drain(ctx, r.ses, func(c *skep.Chunk) error {
 		i := c.Block - r.blocks.From
 		if c.Err != nil {
@@ -117,8 +131,7 @@ func (r *restoring) run(ctx context.Context, d skep.Destination, g layout.Geomet
 			if skep.KindOf(c.Err) == skep.Claimed {
 				s = granted
 			}
-			r.set(i, s)
-			return nil
+			return answer(i, s, nil)
 		}
 		block := []byte(nil)
 		if d.Memory != nil {
@@ -127,20 +140,23 @@ func (r *restoring) run(ctx context.Context, d skep.Destination, g layout.Geomet
 			block = whole(c.Data)
 		}
 		if err := t.scatter(g, i, block); err != nil {
-			r.set(i, missed)
-			return err
+			return answer(i, missed, err)
 		}
-		r.set(i, landed)
-		return nil
+		return answer(i, landed, nil)
 	})
-	if stopped := r.stop(err); stopped != nil { // a drive may write to pinned memory yet: it is never used again
-		err = errors.Join(err, stopped)
-	} else {
-		err = errors.Join(err, queued())
+	late := queued()
+	// Pinned memory others wait for; what a server maps is the session's until that is closed, by end.
+	if stopped := r.stop(err); stopped == nil && t.take != nil {
+		r.release()
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.err = err
+	if r.waiting > 0 { // else late was told with the last block
+		if r.err == nil && skep.KindOf(err) != skep.Deadline { // that is what missed says
+			r.err = err
+		}
+		r.err = errors.Join(late, r.err)
+	}
 	for i := range r.states {
 		if r.states[i] == waiting {
 			r.setLocked(i, missed)
@@ -159,11 +175,22 @@ func (r *restoring) stop(err error) error {
 	return r.ses.Stop(ctx, -1)
 }
 
-func (r *restoring) set(i int, s blockState) {
+// set says how a block stands, and what went wrong with it.
+func (r *restoring) set(i int, s blockState, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	if r.err == nil {
+		r.err = err
+	}
 	r.setLocked(i, s)
 	r.changedLocked()
+}
+
+// left is how many blocks wait.
+func (r *restoring) left() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.waiting
 }
 
 // setLocked REQUIRES: r.mu.
@@ -181,8 +208,8 @@ func (r *restoring) changedLocked() {
 }
 
 // poll copies how blocks stand to states, once anything is not as it is there or d has passed, and
-// says how many wait.
-func (r *restoring) poll(d time.Duration, states []blockState) int {
+// says how many wait. Where none does, an error says what else went wrong than that blocks are missed, or late.
+func (r *restoring) poll(d time.Duration, states []blockState) (int, error) {
 	var late <-chan time.Time
 	if d > 0 {
 		timer := time.NewTimer(d)
@@ -196,10 +223,13 @@ func (r *restoring) poll(d time.Duration, states []blockState) int {
 			same = same && states[i] == s
 		}
 		copy(states, r.states)
-		n, change := r.waiting, r.change
+		n, change, err := r.waiting, r.change, r.err
 		r.mu.Unlock()
-		if !same || n == 0 || late == nil {
-			return n
+		switch {
+		case n == 0:
+			return 0, err
+		case !same || late == nil:
+			return n, nil
 		}
 		select {
 		case <-change:
@@ -207,6 +237,20 @@ func (r *restoring) poll(d time.Duration, states []blockState) int {
 			late = nil
 		}
 	}
+}
+
+// number keeps r, and gives the number that a C program has of it. Of a store that is being closed it ends r, and is as
+// patient as a call that does not say: r's goroutine writes to what the caller gave. NotReleased: it may write yet.
+func (r *restoring) number() (uint64, error) {
+	id, err := r.of.keep(&restorings, r)
+	if err != nil {
+		ctx, cancel := timeout(0)
+		defer cancel()
+		if left := r.end(ctx); left != nil {
+			err = &skep.Error{Op: op, Kind: skep.NotReleased, Err: errors.Join(err, left)}
+		}
+	}
+	return id, err
 }
 
 // end stops what is left. When it returns nil nothing is written to the destination or the word any more.
@@ -224,12 +268,5 @@ func (r *restoring) end(ctx context.Context) error {
 	return nil
 }
 
-// release gives the memory back that chunks landed in. REQUIRES: nothing writes to it any more.
-func (r *restoring) release() {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.mem != nil && !r.ended {
-		r.mem.Release()
-	}
-	r.ended = true
-}
+// release gives the memory back that chunks landed in, once. REQUIRES: nothing writes to it any more.
+func (r *restoring) release() { r.released.Do(r.room.back) }

@@ -4,9 +4,12 @@
  * message: codes are skep's error kinds (1 invalid, 2 not found, 19 unsupported, 20 device
  * failed, ...), -1 any other. Functions may be called from any thread of the process that loaded the
  * library; in one that is forked from it every function returns 19. Memory given to a
- * function is the caller's and is not kept after it returns, but for the destination of a
- * skep_restore with a stream: device memory that is written to until the stream gets past it;
- * and what a skep_restore_begin is given to write to, until its skep_restore_end returns 0.
+ * function is the caller's and is not kept after it returns, but for
+ *   the destination of a skep_restore with a stream: device memory that is written to until the stream gets past it,
+ *   what a skep_restore_begin is given to write to, until its skep_restore_end returns 0,
+ *   what the operations of a skep_submit have, until they are drained (it says what of it),
+ *   memory of skep_mem_register, which the server maps until skep_mem_unregister returns 0,
+ *   and what a function that ends with code 18 was given: each says until when.
  *
  * On a GPU: skep_paged's where is SKEP_CUDA, addresses are the engine's own (cuMemAlloc's, or a
  * tensor's data_ptr()), and the stream is its CUstream or cudaStream_t. The library uses the driver
@@ -30,7 +33,8 @@ extern "C" {
 #define SKEP_WANTED 255 /* an answer of skep_want */
 
 typedef uint64_t skep_store;  /* 0 is none */
-typedef uint64_t skep_stream; /* a CUstream as a number (0: the default one), or skep_stream_new's */
+/* A CUstream as a number (0 and 1: the legacy default one, 2: the calling thread's), or skep_stream_new's. */
+typedef uint64_t skep_stream;
 
 typedef struct {
 	int32_t code;
@@ -290,6 +294,8 @@ static inline int skep_word_claim(skep_word *b, int64_t from, int64_t to, int id
  * and in gpu "direct_bytes" (eight blocks' when not given) of it for blocks on their way to an
  * engine's slots, and "pinned_bytes" of host memory that restores land in. */
 int skep_open(const char *json, skep_store *out, skep_error *err);
+/* Closes a store with all that is under way. It is closed whatever this returns. After an error, memory that a call of
+ * code 18 had is the library's until the process ends. */
 int skep_close(skep_store s, skep_error *err);
 
 /* The SKEP_VERSION of the library; and 1 in a process that is forked from the one that loaded it, else 0. Both work
@@ -324,7 +330,8 @@ int skep_release(skep_store s, uint64_t lease, skep_error *err);
 
 /* Finds which of n keys can be restored now, each by itself, and leases all of them under one lease: found[i] is 1 or 0, and
  * *lease 0 where none was asked for, nothing is found, or no more may be leased. In a chained namespace the keys are one
- * chain, as of skep_lookup, without "each". A server that has no such call finds the leading keys only. lease_ms and timeout_ms are
+ * chain, as of skep_lookup, without "each". Of a server that is too old for such a call all are found and none leased
+ * with "each", and only those in front of the first that is missing without it. lease_ms and timeout_ms are
  * skep_lookup_within's. (SKEP_VERSION 6.) */
 int skep_lookup_each(skep_store s, const skep_scope *scope, const void *keys, uint32_t n, int64_t lease_ms, int64_t timeout_ms,
                      uint8_t *found, uint64_t *lease, skep_error *err);
@@ -345,6 +352,9 @@ int skep_exists(skep_store s, const skep_scope *scope, const void *keys, uint32_
 /* Loads the blocks of n keys, block i to blocks[i], which has room for lengths[i] bytes and is as long. results[i]: 0 it is
  * there, each byte of it checked; else the code of why not, and the memory is undefined: 21 or 2 it is not stored, 17 it has
  * another length, 24 the server is gone, 16 it is late. Places must not overlap. lease is the lookup's that found them, 0 none.
+ * Leading blocks, but not all, may be NULL: they are not loaded, have result 0 and do not count among the 65,536 that a
+ * call may have. In a chained namespace they say what the others continue, without which object storage does not give
+ * those.
  * Returns 0 when each block is answered; an error ends the rest, whose results have its code. Error 18: a drive may
  * write yet, leave all the memory as it is and do not free it before skep_close has returned 0. */
 int skep_load(skep_store s, const skep_scope *scope, const void *keys, uint32_t n, uint64_t lease, void *const *blocks,
@@ -434,7 +444,8 @@ int skep_queue_open(skep_store s, uint32_t depth, skep_queue *out, int *eventfd,
  * submitted when that was drained. Operations, keys, salts, names and lists of addresses are copied. The blocks' memory,
  * results, reasons, and k, v and slots of dest, are the library's until the operation is drained; of
  * one that ends with code 18, as with skep_load. Of a default stream of SKEP_CUDA the calling thread's context is meant.
- * Error 1: a size that is neither of those. */
+ * Error 1: a size that is neither of those; stream 2 of SKEP_CUDA, which other threads do not have: give one of
+ * cuStreamCreate. */
 int skep_submit(skep_queue q, const skep_op *ops, uint32_t n, uint32_t *taken, skep_error *err);
 /* Takes *got of what is over, at most n, each once, and writes their results. It does not wait. */
 int skep_drain(skep_queue q, skep_done *into, uint32_t n, uint32_t *got, skep_error *err);
@@ -457,10 +468,12 @@ int skep_restore(skep_store s, const skep_scope *scope, const void *keys, uint32
 
 /* Restores as skep_restore does, by two pointers: blocks are loaded from the tail down while the engine
  * computes from the head up, claiming what it is about to compute. cost says what that costs. SKEP_HOST,
- * and SKEP_CUDA of at most 32 MiB. word is NULL, or 8 bytes at a multiple of 8 that claims may go by as well: the
+ * and SKEP_CUDA of at most 32 MiB on a stream other than 2 (error 1: other threads copy; give one of cuStreamCreate).
+ * word is NULL, or 8 bytes at a multiple of 8 that claims may go by as well: the
  * caller's own, in memory shared with whom it likes; of a server's store, memory of
  * skep_shared_alloc. Positions, here and in the word, count from the chain's first key. dest and word belong to the
- * restore until skep_restore_end has returned 0. timeout_ms bounds the whole; 0: 30 s. */
+ * restore until skep_restore_end has returned 0. timeout_ms bounds the whole; 0: 30 s. Error 18: there is no restore to
+ * end, but dest and word may be written to until skep_close has returned 0. */
 int skep_restore_begin(skep_store s, const skep_scope *scope, const void *keys, uint32_t n, uint32_t from, uint32_t to,
                        const skep_paged *dest, skep_stream stream, const skep_cost *cost, uint64_t *word, int64_t timeout_ms,
                        skep_restoring *out, skep_error *err);
@@ -475,7 +488,9 @@ int skep_computed(skep_restoring r, int64_t from, int64_t to, int64_t took_ns, i
 
 /* Says how blocks [from, to) stand, one byte each, once any has changed since the last call or timeout_ms
  * (0: at once) has passed. *waiting is how many are neither landed, granted nor missed. A block that is
- * missed is the engine's to claim and compute. With SKEP_CUDA landed means queued on the stream. */
+ * missed is the engine's to claim and compute; all that waited when timeout_ms of the restore was over are, which is no
+ * error. With SKEP_CUDA landed means queued on the stream. Once none waits, an error says what else went wrong, with
+ * states and *waiting written: 20 that the GPU failed, and what landed there is not to be relied on. */
 int skep_restore_poll(skep_restoring r, int64_t timeout_ms, uint8_t *states, uint32_t *waiting, skep_error *err);
 
 /* Ends a restore: what has not landed will not. Once it returns 0 neither dest nor word is written to

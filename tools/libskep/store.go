@@ -276,6 +276,14 @@ func (o *opened) close() error {
 	return errors.Join(err, o.land.close(), o.Store.Close())
 }
 
+// inUse is err, of kind NotReleased where any of it is: whatever else went wrong, the caller's memory is not the caller's.
+func inUse(err error) error {
+	if !errors.Is(err, skep.NotReleased) || skep.KindOf(err) == skep.NotReleased {
+		return err
+	}
+	return &skep.Error{Op: op, Kind: skep.NotReleased, Err: err}
+}
+
 // spaceSpec is a namespace as a C program opens it.
 type spaceSpec struct {
 	skep.NamespaceSpec
@@ -360,9 +368,27 @@ type target struct {
 	// direct gives the runs of a block that goes to memory of the Store's own device; nil: write.
 	direct func(dst []gpu.Run, layer int, v bool, runs []slots.Run) []gpu.Run
 	on     gpu.Stream // for direct
-	// take gives pinned memory for so many bytes, which write is given blocks of, and says when
-	// all of it was written from. nil: blocks lie where the Store has them.
-	take func(ctx context.Context, n int64) (mem []byte, done func() error, err error)
+	// take gives pinned memory for so many bytes, which write is given blocks of. nil: blocks lie where the Store has
+	// them.
+	take func(ctx context.Context, n int64) (*room, error)
+}
+
+// room is memory that blocks of a restore land in, on their way to where they are wanted.
+type room struct {
+	bytes  []byte       // nil: the Store lends its own, chunk by chunk
+	queued func() error // says that a stream has been told of all copies from it
+	// back gives it back, once a stream is past the copies. REQUIRES: queued, and nothing writes to it any more.
+	back func()
+	lose func() // in place of back, where nobody will say that nothing writes to it any more
+}
+
+// leave gives room back after a restore that ended with err: once its session is closed, where something may write yet.
+func (o *opened) leave(r *room, ended skep.Session, err error) {
+	if ended == nil && errors.Is(err, skep.NotReleased) {
+		r.lose()
+		return
+	}
+	o.giveBack(r.back, ended, err)
 }
 
 // restore writes blocks [from, to) of a chain to t and says how many, in order, arrived.
@@ -382,24 +408,25 @@ func (o *opened) restore(ctx context.Context, sc skep.Scope, keys []skep.Key, bl
 		}})
 	}
 	if t.take == nil {
-		return o.restoreChain(ctx, chain, blocks, g, t)
+		n, err := o.restoreChain(ctx, o, chain, blocks, g, t)
+		return n, notOurs(ctx, err)
 	}
 	// As many blocks at a time as land in one piece of pinned memory.
 	step := (g.PartBytes() + 4095) &^ 4095
 	some := int(max(1, landingBytes/step))
 	for from := blocks.From; from < blocks.To; from += some {
 		part := skep.Range{From: from, To: min(from+some, blocks.To)}
-		mem, done, err := t.take(ctx, int64(min(some, blocks.Len()))*step)
+		mem, err := t.take(ctx, int64(min(some, blocks.Len()))*step)
 		if err != nil {
 			return arrived, err
 		}
-		chain.Dest = skep.Destination{Memory: mem[:int64(part.Len())*step], Stride: step}
-		n, err := o.restoreChain(ctx, chain, part, g, t)
+		chain.Dest = skep.Destination{Memory: mem.bytes[:int64(part.Len())*step], Stride: step}
+		k := &kept{Restorer: o}
+		n, err := o.restoreChain(ctx, k, chain, part, g, t)
 		arrived += n
-		if !errors.Is(err, skep.NotReleased) { // else a drive may write there yet: it is never used again
-			err = errors.Join(err, done())
-		}
-		if err != nil || n < part.Len() {
+		queued := mem.queued()
+		o.leave(mem, k.session, err)
+		if err = errors.Join(queued, notOurs(ctx, err)); err != nil || n < part.Len() {
 			return arrived, err
 		}
 	}
@@ -407,11 +434,13 @@ func (o *opened) restore(ctx context.Context, sc skep.Scope, keys []skep.Key, bl
 }
 
 // restoreChain restores blocks of one chain to t.
-func (o *opened) restoreChain(ctx context.Context, chain skep.Chain, blocks skep.Range, g layout.Geometry, t *target) (int, error) {
+func (o *opened) restoreChain(
+	ctx context.Context, st skep.Restorer, chain skep.Chain, blocks skep.Range, g layout.Geometry, t *target,
+) (int, error) {
 	chain.Blocks = blocks.Subset()
 	d := chain.Dest
 	arrived := make([]bool, blocks.Len())
-	err := skep.Load(ctx, o, &skep.RestoreRequest{Chains: []skep.Chain{chain}}, func(c *skep.Chunk) error {
+	err := skep.Load(ctx, st, &skep.RestoreRequest{Chains: []skep.Chain{chain}}, func(c *skep.Chunk) error {
 		if c.Err != nil {
 			return nil
 		}

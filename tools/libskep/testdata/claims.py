@@ -23,7 +23,8 @@ class Claimed(c.Structure):
 
 
 class Cost(c.Structure):
-    _fields_ = [("fixed_ns", c.c_int64), ("per_token_ns", c.c_int64), ("per_square_ns", c.c_double), ("suffix", c.c_int64)]
+    _fields_ = [("fixed_ns", c.c_int64), ("per_token_ns", c.c_int64), ("per_square_ns", c.c_double),
+                ("suffix", c.c_int64)]
 
 
 class Error(c.Structure):
@@ -44,8 +45,8 @@ def claim(page):
     """The other process: claims by the word alone, and notes in the page which blocks it was granted."""
     word, last, got, pos = c.c_uint64.from_buffer(page), c.c_uint64(), Claimed(), 0
     while pos < TOKENS and not page[8]:
-        answered = lib.skep_word_claim_call(c.byref(word), c.byref(last), c.c_int64(UNIT), c.c_int64(TOKENS), c.c_int64(pos),
-                                            c.c_int64(min(pos + 4 * UNIT, TOKENS)), 0, c.byref(got))
+        answered = lib.skep_word_claim_call(c.byref(word), c.byref(last), c.c_int64(UNIT), c.c_int64(TOKENS),
+                                            c.c_int64(pos), c.c_int64(min(pos + 4 * UNIT, TOKENS)), 0, c.byref(got))
         n = (got.end - got.first) // UNIT
         for i in range(got.first // UNIT, got.end // UNIT):
             page[64 + i] += 1
@@ -70,16 +71,18 @@ with open(path, "wb") as f:
 f = open(path, "r+b")
 page = mmap.mmap(f.fileno(), 4096)
 store, namespace, scope = c.c_uint64(), c.c_uint32(), Scope()
-call("skep_open", json.dumps({"dir": os.path.join(sys.argv[2], "store"), "devices": 1, "capacity_bytes": 256 << 20, "dram_bytes": -1}).encode(), c.byref(store))
+call("skep_open", json.dumps({"dir": os.path.join(sys.argv[2], "store"), "devices": 1, "capacity_bytes": 256 << 20,
+                              "dram_bytes": -1}).encode(), c.byref(store))
 call("skep_namespace", store, json.dumps({"tenant": "t", "name": "claims", "model": "m", "chained": True, "shape": {
-    "kind": 1, "layers": LAYERS, "kv_heads": 1, "head_dim": DIM, "element": 1, "block_tokens": UNIT}}).encode(), c.byref(namespace))
+    "kind": 1, "layers": LAYERS, "kv_heads": 1, "head_dim": DIM, "element": 1, "block_tokens": UNIT}}).encode(),
+     c.byref(namespace))
 scope.namespace_id = namespace.value
 keys = b"".join(i.to_bytes(2, "little") + bytes([7] * 30) for i in range(BLOCKS))
 blocks = [bytes([1 + i % 250]) * BYTES for i in range(BLOCKS)]
 for i in range(0, BLOCKS, 64):
     pointers = (c.c_char_p * 64)(*blocks[i:i + 64])
-    call("skep_put", store, c.byref(scope), keys[32 * (i - 1):32 * i] if i else None, c.c_uint32(i), keys[32 * i:], c.c_uint32(64), pointers,
-         c.c_int64(BYTES), (c.c_uint8 * 64)())
+    call("skep_put", store, c.byref(scope), keys[32 * (i - 1):32 * i] if i else None, c.c_uint32(i), keys[32 * i:],
+         c.c_uint32(64), pointers, c.c_int64(BYTES), (c.c_uint8 * 64)())
 cache = [c.create_string_buffer(b"\xee" * PLANE, PLANE) for _ in range(2 * LAYERS)]
 k, v = ((c.c_uint64 * LAYERS)(*[c.addressof(p) for p in cache[x::2]]) for x in range(2))
 dest = Paged(1, 0, LAYERS, UNIT, UNIT * DIM * 2, PLANE, k, v, (c.c_int64 * TOKENS)(*range(TOKENS)))
@@ -87,8 +90,8 @@ restore, states, waiting = c.c_uint64(), (c.c_uint8 * BLOCKS)(), c.c_uint32(BLOC
 cost = Cost(0, int(PER * 1e9 / UNIT), 0, 0)
 word = c.c_uint64.from_buffer(page)
 other = subprocess.Popen([sys.executable, *sys.argv, path])
-call("skep_restore_begin", store, c.byref(scope), keys, c.c_uint32(BLOCKS), c.c_uint32(0), c.c_uint32(BLOCKS), c.byref(dest), c.c_uint64(0),
-     c.byref(cost), c.byref(word), c.c_int64(60000), c.byref(restore))
+call("skep_restore_begin", store, c.byref(scope), keys, c.c_uint32(BLOCKS), c.c_uint32(0), c.c_uint32(BLOCKS),
+     c.byref(dest), c.c_uint64(0), c.byref(cost), c.byref(word), c.c_int64(60000), c.byref(restore))
 while waiting.value:
     call("skep_restore_poll", restore, c.c_int64(1000), states, c.byref(waiting))
 page[8] = 1

@@ -206,6 +206,14 @@ int main(int argc, char **argv) {
 	must(skep_queue_open(s, 1, &q, NULL, &err), "queue");
 	check(skep_submit(q, &op, 1, &arrived, &err) == 1 && arrived == 0 && strstr(err.message, "context"), "the same of an operation");
 	must(cuCtxSetCurrent(context), "current");
+
+	/* A stream that each thread has for itself is not for what other threads copy. */
+	skep_restoring r = 0;
+	skep_cost cost = {0, 1000000, 0, 0};
+	slots[3] = 3;
+	op.stream = 2;
+	check(skep_submit(q, &op, 1, &arrived, &err) == 1 && arrived == 0 && strstr(err.message, "cuStreamCreate"), "an operation on it");
+	check(skep_restore_begin(s, &scope, keys, 1, 0, 1, &dest, 2, &cost, NULL, 0, &r, &err) == 1 && !r && strstr(err.message, "cuStreamCreate"), "two pointers on it");
 	must(skep_close(s, &err), "close");
 
 	must(cuStreamDestroy(mine), "free");

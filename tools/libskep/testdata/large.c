@@ -25,6 +25,7 @@ static CUdeviceptr cache, seen;
 static uint64_t *gate, opened; /* pinned: the stream waits for it */
 static uint8_t *host;          /* pinned */
 static void (*fail_copy)(int, int, int);
+static void (*fail_events)(int, int);
 
 static void must(int rc, const char *what) {
 	if (rc != 0) {
@@ -141,6 +142,30 @@ static void more_than_may_be(void) {
 	must(cuStreamSynchronize(mine), "sync");
 }
 
+/* by_two_pointers has a copy refused while blocks are restored by two pointers: who polls is told. */
+static void by_two_pointers(void) {
+	static int64_t slots[2 * BLOCK];
+	uint64_t k[LAYERS], v[LAYERS];
+	for (int l = 0; l < LAYERS; l++) {
+		k[l] = cache + (uint64_t)l * 2 * PAGES * SLICE;
+		v[l] = k[l] + (uint64_t)PAGES * SLICE;
+	}
+	for (int t = 0; t < 2 * BLOCK; t++)
+		slots[t] = t;
+	skep_paged dest = {SKEP_HND, SKEP_CUDA, LAYERS, BLOCK, SLICE, (int64_t)PAGES * SLICE, k, v, slots};
+	skep_cost cost = {0, 1000000, 0, 0};
+	skep_restoring r;
+	uint8_t states[2] = {0};
+	uint32_t waiting = 2;
+	int rc = 0;
+	fail_copy(0, 3, 2);
+	must(skep_restore_begin(store, &scope, keys, BLOCKS, 0, 2, &dest, (skep_stream)(uintptr_t)mine, &cost, NULL, 0, &r, &err), "begin");
+	while (waiting > 0)
+		check((rc = skep_restore_poll(r, 1000, states, &waiting, &err)) == 0 || waiting == 0, "no error before all is answered");
+	check(rc == NO_MEMORY && (states[0] == SKEP_MISSED || states[1] == SKEP_MISSED), "what ended it");
+	must(skep_restore_end(r, 0, &err), "end");
+}
+
 /* refused has a copy in the middle of the second piece refused: what arrived before it is there, and
  * the next restore brings the rest. */
 static void refused(void) {
@@ -158,12 +183,24 @@ static void refused(void) {
 	compare(cache, BLOCKS, 0, 1);
 }
 
+/* no_events has the driver make none: nothing is copied, and what was pinned for that is not lost. */
+static void no_events(void) {
+	uint32_t arrived = 0;
+	fail_events(0, 2);
+	for (int i = 0; i < 9; i++) /* pieces of more than may be on its way */
+		check(restore(0, BLOCKS, 0, 500, &arrived) == NO_MEMORY && arrived == 0, "no event");
+	fail_events(0, 0);
+	must(restore(0, BLOCKS, 0, 500, &arrived), "and the next time");
+	check(arrived == BLOCKS, "all blocks arrive");
+}
+
 int main(int argc, char **argv) {
 	char json[4096];
 	CUdevice device;
 	CUcontext context;
 	check(argc >= 2, "the directory is given");
 	fail_copy = (void (*)(int, int, int))dlsym(RTLD_DEFAULT, "skep_fake_fail_copy");
+	fail_events = (void (*)(int, int))dlsym(RTLD_DEFAULT, "skep_fake_fail_events");
 	int (*reset)(void) = (int (*)(void))dlsym(RTLD_DEFAULT, "skep_fake_reset");
 	must(cuInit(0), "init");
 	must(cuDeviceGet(&device, 0), "device");
@@ -201,11 +238,15 @@ int main(int argc, char **argv) {
 		printf("failed in mid-copy\n");
 		return 0;
 	}
+	if (fail_events)
+		no_events();
 	large(0);
 	large(1);
 	more_than_may_be();
-	if (fail_copy)
+	if (fail_copy) {
 		refused();
+		by_two_pointers();
+	}
 	must(skep_close(store, &err), "close");
 	must(cuStreamDestroy(mine), "free");
 	must(cuStreamDestroy(other), "free");

@@ -250,6 +250,25 @@ class OnServer(Stopping, unittest.IsolatedAsyncioTestCase):
         self.go_on()
         await other
 
+    async def test_a_timeout_ends_the_wait_for_a_thread(self):
+        store, space = await self.connect(workers=1)
+        free = threading.Event()
+        self.addCleanup(free.set)
+        busy = asyncio.create_task(store._calls.threads.run(free.wait, 30))
+        begin = asyncio.create_task(space.begin(key(0), {"kv": 10}, timeout=0.01))
+        over, _ = await asyncio.wait([begin, busy], return_when=asyncio.FIRST_COMPLETED)
+        self.assertEqual(over, {begin})
+        self.assertEqual(code_of(begin.exception()), skepkv.errors.DEADLINE)
+        begin = asyncio.create_task(space.begin(key(0), {"kv": 10}, timeout=0.01))
+        await asyncio.sleep(0)  # it waits, and its time cannot be over before it is cancelled
+        begin.cancel()
+        with self.assertRaises(asyncio.CancelledError):
+            await begin
+        free.set()
+        await busy
+        async with await space.begin(key(0), {"kv": 10}, timeout=60):
+            pass  # the thread goes on
+
     async def test_a_closed_store_ends_what_is_under_way_and_what_waits(self):
         store, space = await self.connect(depth=1)
         self.stand_still()

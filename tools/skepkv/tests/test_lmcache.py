@@ -3,13 +3,14 @@
 import os
 import select
 import signal
+import sys
 import threading
 import unittest
 from unittest import mock
 
 import skepkv
 from serving import TOKEN, Cluster, Server, differing, eventually
-from skepkv import _keys
+from skepkv import _keys, _region
 from skepkv.lmcache import Connector
 
 SIZE = 256 << 10
@@ -39,6 +40,31 @@ class Waiting:
                 assert done[0] not in self.done, "completed twice"
                 self.done[done[0]] = done[1:]
         return self.done.pop(number)
+
+
+class Regions(unittest.TestCase):
+    """The plugin's memory, with what it has of LMCache left out."""
+
+    def test_who_waits_for_a_store_that_fails_to_close_waits_no_longer(self):
+        names = ("lmcache_native", "v1.distributed.internal_api", "v1.distributed.l2_adapters.base")
+        there = {f"lmcache.{n}": mock.Mock(L2AdapterInterface=object) for n in names}
+        with mock.patch.dict(sys.modules, there):
+            from skepkv._lmcache import _Plugin
+        plugin, memory, store = _Plugin(mock.Mock(), url="unix:/nonesuch"), bytearray(4096), mock.Mock(_kept=[])
+        self.addCleanup(plugin.close)
+        region = plugin._region = _region.Region(memory, mock.Mock())
+        store.register().free.side_effect = store.close.side_effect = skepkv.NotReleased(18, "a drive writes yet")
+        self.assertTrue(region.lend(store, 1))
+        job = threading.Thread(target=region.back, args=(store, False), daemon=True)
+        job.start()
+        eventually(lambda: store.register().free.called)
+        plugin._drop(store)
+        job.join(60)
+        self.assertFalse(job.is_alive(), "it waits for what never comes")
+        self.assertIsNone(plugin._region)
+        with self.assertRaises(BufferError):
+            memory.extend(b"x")  # a drive may write there
+        _region._kept.remove(region._flat)
 
 
 class StoresThatEnd(unittest.TestCase):

@@ -1,5 +1,6 @@
 """Queues: calls that are submitted and drained."""
 
+import contextlib
 import os
 import selectors
 import threading
@@ -125,6 +126,37 @@ class Queues(unittest.TestCase):
             into.extend(b"x")  # a drive may write there yet
         self.store._kept.remove(held)
         held.release()
+
+    def test_a_call_that_is_submitted_while_the_queue_is_closed_gives_its_buffers_back(self):
+        store = skepkv.connect(self.server.url)
+        queue, space, into = store.queue(), store.namespace("n"), bytearray(8)
+        ending = threading.Thread(target=queue.close)
+
+        class Calls(dict):
+            def __setitem__(self, tag, call):
+                ending.start()  # another thread closes the queue
+                ending.join(0.2)  # it waits
+                super().__setitem__(tag, call)
+
+        queue._calls = Calls()
+        with contextlib.suppress(skepkv.SkepError):
+            queue.restore(space, [key(0)], [into])
+        ending.join()
+        if shut(store):
+            into.extend(b"x")  # nobody holds it
+
+    def test_a_call_that_is_refused_gives_its_buffers_back_though_the_queue_is_closed_again(self):
+        queue, into, call = self.store.queue(), bytearray(8), self.library.call
+        queue.close()
+
+        def submit(name, *args):
+            if name == "submit":
+                queue.close()  # another thread
+            call(name, *args)
+
+        with mock.patch.object(self.library, "call", submit), self.assertRaises(skepkv.Invalid):
+            queue.restore(self.space, [key(0)], [into])
+        into.extend(b"x")  # nobody holds it
 
     def test_a_chain_in_pieces_goes_on_behind_what_is_not_asked_for(self):
         chain, keys = self.store.namespace("chain", chained=True), [key(i) for i in range(3)]

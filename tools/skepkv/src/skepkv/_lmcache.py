@@ -252,11 +252,11 @@ class _Plugin(Calls):
         try:
             if store is not None:
                 store.close()
-        except errors.NotReleased as e:  # drives may write to LMCache's memory for good: nobody else is given it
+        except SkepError as e:  # drives may write to LMCache's memory for good: nobody else is given it
             with self._lock:
-                self._region = None
-            self._complain("close", str(e))
-        except SkepError as e:
+                region, self._region = self._region, None
+            if region is not None:
+                region.close(None, 0)  # who waits until it is let go of waits no longer
             self._complain("close", str(e))
         with self._lock:
             region = self._region

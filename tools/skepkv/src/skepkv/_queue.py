@@ -60,6 +60,12 @@ def layers_of(layers: tuple[int, int] | None) -> tuple[int, int]:
     return first, last
 
 
+def _not_forked() -> None:
+    """In a forked process another thread may have had the lock for ever."""
+    if library().forked():
+        raise errors.Forked(errors.UNSUPPORTED, "this process is forked from the one that loaded the library")
+
+
 class _Call:
     """What a call has until it is drained."""
 
@@ -84,7 +90,8 @@ class Queue:
         self._store, self._number, self._fd = store, number.value, fd.value
         self._tags = itertools.count(1)
         self._calls: dict[int, _Call] = {}
-        self._lock = threading.Lock()  # so that close finds no call that a drain has taken and not answered
+        # Of _calls and _number: close finds every call, and none that a drain has taken and not answered.
+        self._lock = threading.Lock()
 
     def fileno(self) -> int:
         return self._fd
@@ -176,7 +183,12 @@ class Queue:
         names = joined(keys)
         call, taken = _Call(space, len(names) // KEY, held), c.c_uint32()
         tag = next(self._tags)
-        self._calls[tag] = call  # before another thread may drain it
+        if library().forked() and held is not None:
+            held.release()
+        _not_forked()
+        with self._lock:  # close has it, or it is refused
+            queue = self._number
+            self._calls[tag] = call  # before another thread may drain it
         try:
             size = c.sizeof(OpStruct) if library().version >= PIECES else OpStruct.pieces.offset
             op = OpStruct(size=size, what=what, tag=tag, n=len(names) // KEY, depth=depth, lease=number)
@@ -202,10 +214,13 @@ class Queue:
                     self._takes("blocks in pieces")
                     op.pieces = c.cast(held.pieces, c.c_void_p)
             op.results, op.reasons = c.addressof(call.results), c.addressof(call.reasons)
-            library().call("submit", self._number, c.byref(op), 1, c.byref(taken))
+            library().call("submit", queue, c.byref(op), 1, c.byref(taken))
         finally:
-            if not taken.value and self._calls.pop(tag, None) is not None and held is not None:
-                held.release()  # where close has not
+            if not taken.value:
+                with self._lock:
+                    ours = self._calls.pop(tag, None) is not None
+                if ours and held is not None:
+                    held.release()  # where close has not
         return tag if taken.value else None
 
     def _takes(self, what: str, version: int = PIECES) -> None:
@@ -216,8 +231,7 @@ class Queue:
     def drain(self, most: int = 64) -> list[Done]:
         """Takes what is over, each once. It does not wait."""
         room, got = array(DoneStruct, most)(), c.c_uint32()
-        if library().forked():  # it may have been forked while another thread had the lock
-            raise errors.Forked(errors.UNSUPPORTED, "this process is forked from the one that opened the store")
+        _not_forked()
         with self._lock:
             library().call("drain", self._number, room, most, c.byref(got))
             return [self._done(room[i]) for i in range(got.value)]
@@ -242,10 +256,10 @@ class Queue:
             self._number = 0
             return
         with self._lock:
+            if not self._number:
+                return  # what is being refused is its thread's to give back
             number, self._number = self._number, 0
             calls, self._calls = self._calls, {}
-        if not number:
-            return
         held = [call.held for call in calls.values() if call.held is not None]
         if self._store._number:
             try:

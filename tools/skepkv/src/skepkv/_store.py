@@ -92,8 +92,8 @@ class Stored(NamedTuple):
 
 
 class Restored(NamedTuple):
-    """What became of each block of a restore: 0 it is there, whole or in the layers asked for, else the code of why not.
-    It is true where every block is there."""
+    """What became of each block of a restore: 0 it is there, whole or in the layers asked for, else the code of why
+    not. It is true where every block is there."""
 
     codes: bytes
 
@@ -461,7 +461,7 @@ class Store:
         self._number = 0
         self._kept: list[Held] = []  # memory that a drive may use until the store is closed
         self._over = threading.Event()  # closing it has ended
-        self._unsure: errors.NotReleased | None = None  # the store is closed, and drives may use its memory yet
+        self._unsure: errors.SkepError | None = None  # the store is closed, and drives may use its memory yet
         self._ended: list[Callable[[errors.SkepError | None], None]] = []  # are told that it was closed, or why not
         number = c.c_uint64()
         library().call("open", json.dumps(spec).encode(), c.byref(number))
@@ -524,7 +524,7 @@ class Store:
             return str(e)
         return None
 
-    def _in_use(self) -> errors.NotReleased | None:
+    def _in_use(self) -> errors.SkepError | None:
         """Of a store that is closed, once that has ended: why drives may use its memory yet."""
         if not self._number:
             self._over.wait()
@@ -556,8 +556,8 @@ class Store:
         return Queue(self, depth)
 
     def close(self) -> None:
-        """Ends what is under way and closes the store. In a forked process it does nothing: the store is the
-        parent's."""
+        """Ends what is under way and closes the store. After an error drives may use memory that calls were given: the
+        package keeps it until the process ends. In a forked process it does nothing: the store is the parent's."""
         number, self._number = self._number, 0
         if number and not library().forked():
             why: errors.SkepError | None = None
@@ -565,9 +565,7 @@ class Store:
                 library().call("close", number)
             except errors.SkepError as e:
                 _kept.extend(self._kept)
-                if isinstance(e, errors.NotReleased):
-                    self._unsure = e
-                why = e
+                self._unsure = why = e  # whichever error it is: what it says first need not be all
                 raise
             finally:
                 self._over.set()

@@ -30,7 +30,7 @@ from typing import Any, Callable, Iterable, Mapping, Sequence, TypeVar
 
 import skepkv
 
-from . import Done, Memory, NotReleased, Paged, Queue, Registered, Restored, SkepError, Stored, errors
+from . import Done, Memory, Paged, Queue, Registered, Restored, SkepError, Stored, errors
 from ._library import PIECES, _ms, in_pieces, library
 
 __all__ = ["Found", "Lease", "Space", "Store", "Writer", "connect", "embed"]
@@ -41,7 +41,7 @@ _Submit = Callable[[Queue, "float | None"], "int | None"]  # a call of a queue's
 
 def _not_forked() -> None:
     if library().forked():
-        raise errors.Forked(errors.UNSUPPORTED, "this process is forked from the one that opened the store")
+        raise errors.Forked(errors.UNSUPPORTED, "this process is forked from the one that loaded the library")
 
 
 class _Clock:
@@ -68,28 +68,39 @@ class _Threads:
             raise ValueError(f"workers are {workers!r}, must be 1 to 256 threads")
         self._pool = concurrent.futures.ThreadPoolExecutor(workers, thread_name_prefix="skepkv-aio")
 
-    async def run(self, do: Callable[..., _T], *args: Any) -> _T:
-        """Has a thread do it, and is not over before that is."""
+    async def run(self, do: Callable[..., _T], *args: Any, start: float | None = None) -> _T:
+        """Has a thread do it, and is not over before that is. It is not done where none is free within start
+        seconds."""
         _not_forked()
+        loop = asyncio.get_running_loop()
         try:
-            call = asyncio.get_running_loop().run_in_executor(self._pool, do, *args)
+            job = self._pool.submit(do, *args)
         except RuntimeError as e:  # its threads have ended
             raise _closed() from e
+        call = asyncio.wrap_future(job)
+        late: asyncio.TimerHandle | None = None
+        if start is not None:
+            late = loop.call_later(start, job.cancel)  # one that has begun goes on
         cancelled: asyncio.CancelledError | None = None
         while not call.done():
             try:
                 await asyncio.wait([call])
             except asyncio.CancelledError as e:
                 cancelled = e
-        if cancelled is not None:
+        if late is not None:
+            late.cancel()
+        if not call.cancelled() and cancelled is not None:
             call.exception()  # nobody else asks for it
+        if cancelled is not None:
             raise cancelled
+        if call.cancelled():
+            raise SkepError(errors.DEADLINE, "all threads were busy")
         return call.result()
 
     async def within(self, timeout: float | None, do: Callable[[float | None], _T]) -> _T:
         """run of what takes a timeout, from which the wait for a thread is taken."""
         clock = _Clock(timeout)
-        return await self.run(lambda: do(clock.left()))
+        return await self.run(lambda: do(clock.left()), start=timeout)
 
     def end(self) -> None:
         self._pool.shutdown(wait=False)
@@ -292,7 +303,7 @@ class _Calls:
         why = _closed()
         try:
             await _apart(close)
-        except NotReleased as e:
+        except SkepError as e:
             why = e
             raise
         finally:

@@ -59,12 +59,13 @@ class Invalid(SkepError):
 
 
 class NotReleased(SkepError):
-    """A drive may still use memory that it was given. The package keeps that memory alive until
-    the store is closed."""
+    """A drive may still use memory that it was given. The package keeps that memory alive until the store is closed or,
+    where closing fails, until the process ends."""
 
 
 class Forked(SkepError):
-    """This process is forked from the one that opened the store. Open a store after the fork, or spawn."""
+    """This process is forked from one that had loaded the library, which loads with the first store: no call works
+    here, and none will. Spawn the process, or open the first store after the fork."""
 
 
 def raise_for(code: int, text: str, forked: bool) -> None:
