@@ -45,7 +45,7 @@ func (s *Store) announce(ctx context.Context, sp *space, id string, blocks []ske
 	if err != nil {
 		return nil, err
 	}
-	return blocks, s.asked(ctx, func(ctx context.Context) error {
+	return blocks, s.asked(ctx, &s.why.writes, func(ctx context.Context) error {
 		s.budget.owe(1, 0, 0)
 		return s.o.Bucket.Put(ctx, name, b)
 	})

@@ -134,7 +134,7 @@ func (s *Store) say(ctx context.Context, sp *space, dir string, at time.Time, d 
 	if err != nil {
 		return "", err
 	}
-	return of, s.asked(ctx, func(ctx context.Context) error {
+	return of, s.asked(ctx, &s.why.writes, func(ctx context.Context) error {
 		s.budget.owe(1, 0, 0)
 		return s.o.Bucket.Put(ctx, name, b)
 	})

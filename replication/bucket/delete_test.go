@@ -68,10 +68,7 @@ func TestDeletionsThatAreGoneAreForgotten(t *testing.T) {
 func TestDeletingANamespaceAgain(t *testing.T) {
 	t.Parallel()
 	b := newShelf()
-	n := newNode(t, options(b), 0)
-	keys := chain(1, 8)
-	n.put(keys)
-	n.look()
+	n, keys := one(t, b)
 	b.set(func() { b.away = true })
 	require.ErrorIs(t, n.DeleteNamespace(t.Context(), n.ns), skep.Unavailable)
 	b.set(func() { b.away = false })
@@ -134,10 +131,7 @@ func TestObjectsThatSayNothing(t *testing.T) {
 func TestWhatIsDeletedWhileAnotherDeletionIsTold(t *testing.T) {
 	t.Parallel()
 	b := newShelf()
-	n := newNode(t, options(b), 0)
-	keys := chain(1, 8)
-	n.put(keys)
-	n.look()
+	n, keys := one(t, b)
 	sp := n.all()[0]
 	b.set(func() {
 		b.before = func(call, name string) {

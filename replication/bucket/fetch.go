@@ -220,7 +220,7 @@ func (s *Store) fetch(ctx context.Context, f *fetch, size int64) {
 	var b []byte
 	from := time.Now()
 	tries := 0
-	f.err = s.asked(ctx, func(ctx context.Context) (err error) {
+	f.err = s.asked(ctx, &s.why.reads, func(ctx context.Context) (err error) {
 		if tries++; tries > 1 {
 			s.budget.owe(0, 1, 0)
 		}

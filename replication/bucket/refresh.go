@@ -45,10 +45,12 @@ const (
 // refresh brings the index up to what the bucket has. It says whether the bucket can be asked what that is; where it
 // cannot be read, or removed, there is an error besides.
 func (s *Store) refresh(ctx context.Context) (asked bool, err error) {
+	begun := time.Now()
+	s.looked = begun
+	s.found.turn(begun)
 	if !s.budget.canList() && s.ready.Load() {
 		return true, nil
 	}
-	begun := time.Now()
 	of, err := s.list(ctx, "")
 	if err != nil {
 		return false, err
@@ -110,7 +112,7 @@ const namesOfCall = 1000
 func (s *Store) walk(ctx context.Context, prefix string, each func(Object)) error {
 	n := 0
 	defer func() { s.budget.owe(1+n/namesOfCall, 0, 0) }()
-	err := s.asking(ctx, func(ctx context.Context, answered func()) error {
+	err := s.asking(ctx, &s.why.reads, func(ctx context.Context, answered func()) error {
 		return s.o.Bucket.List(ctx, prefix, func(x Object) error {
 			if n++; n%namesOfCall == 0 {
 				answered()
@@ -120,7 +122,7 @@ func (s *Store) walk(ctx context.Context, prefix string, each func(Object)) erro
 		})
 	})
 	if skep.KindOf(err) == skep.Denied { // who may not list it can do nothing with it
-		s.why.Store(&err)
+		s.why.reads.Store(&err)
 	}
 	return err
 }
@@ -312,7 +314,7 @@ func (s *Store) unread(name string, err error) error {
 
 // text reads an object of one text.
 func (s *Store) text(ctx context.Context, name string, v any) error {
-	return s.asked(ctx, func(ctx context.Context) error {
+	return s.asked(ctx, &s.why.reads, func(ctx context.Context) error {
 		b, err := s.o.Bucket.Get(ctx, name, 0, -1)
 		s.budget.owe(0, 1, int64(len(b)))
 		if err != nil {
@@ -369,7 +371,7 @@ func (s *Store) indexOf(ctx context.Context, sp *space, id string, size int64) (
 	}
 	var o *object
 	var records []record
-	err := s.asked(ctx, func(ctx context.Context) error {
+	err := s.asked(ctx, &s.why.reads, func(ctx context.Context) error {
 		from := max(0, size-tailBytes)
 		b, err := s.o.Bucket.Get(ctx, name, from, size-from)
 		s.budget.owe(0, 1, int64(len(b)))
@@ -442,7 +444,8 @@ func (s *Store) trim(ctx context.Context, more int64) (bool, error) {
 // remove removes objects.
 func (s *Store) remove(ctx context.Context, names []string) error {
 	for some := range slices.Chunk(names, namesOfCall) {
-		if err := s.asked(ctx, func(ctx context.Context) error { return s.o.Bucket.Delete(ctx, some) }); err != nil {
+		call := func(ctx context.Context) error { return s.o.Bucket.Delete(ctx, some) }
+		if err := s.asked(ctx, &s.why.writes, call); err != nil {
 			return err
 		}
 	}

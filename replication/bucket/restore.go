@@ -63,7 +63,7 @@ type recall struct {
 // cuts says which chains are cut in two, and where.
 func (s *Store) cuts(ctx context.Context, r *skep.RestoreRequest) map[int]recall {
 	var out map[int]recall
-	if s.why.Load() != nil { // the bucket did not answer lately
+	if s.why.reads.Load() != nil { // the bucket did not answer lately
 		return nil
 	}
 	for i := range r.Chains {
@@ -205,7 +205,7 @@ func (x *session) bringChain(c *skep.Chain, at recall) {
 			case <-wait:
 			case <-ctx.Done():
 			}
-			if s.why.Load() != nil { // nor would it answer this one
+			if s.why.reads.Load() != nil { // nor would it answer this one
 				return
 			}
 			continue

@@ -66,10 +66,7 @@ func TestWhatIsDeletedOfAnObjectThatArrivesLater(t *testing.T) {
 func TestADamagedBlockThatIsDeleted(t *testing.T) {
 	t.Parallel()
 	b := newShelf()
-	n := newNode(t, options(b), 0)
-	keys := chain(1, 8)
-	n.put(keys)
-	n.look()
+	n, keys := one(t, b)
 	n.evict()
 	b.set(func() { b.spoil = func(_ string, bytes []byte) { bytes[0] ^= 1 } })
 	require.Zero(t, n.load(keys))
@@ -128,10 +125,7 @@ func TestAnObjectThatIsRefused(t *testing.T) {
 func TestADamagedObjectThatStays(t *testing.T) {
 	t.Parallel()
 	b := newShelf()
-	n := newNode(t, options(b), 0)
-	keys := chain(1, 8)
-	n.put(keys)
-	n.look()
+	n, keys := one(t, b)
 	damaged := n.all()[0].name + blocksDir + "1"
 	b.set(func() { b.objects[damaged] = make([]byte, 8) })
 	b.deny("delete", damaged)
@@ -146,10 +140,7 @@ func TestADamagedObjectThatStays(t *testing.T) {
 func TestADeletionThatIsRefused(t *testing.T) {
 	t.Parallel()
 	b := newShelf()
-	n := newNode(t, options(b), 0)
-	keys := chain(1, 8)
-	n.put(keys)
-	n.look()
+	n, keys := one(t, b)
 	_, err := n.Delete(t.Context(), n.scope(), keys[7:])
 	require.NoError(t, err)
 	n.open("another")
@@ -175,10 +166,7 @@ func TestADeletionThatIsRefused(t *testing.T) {
 func TestANodeBeginsWithoutTheBucket(t *testing.T) {
 	t.Parallel()
 	b := newShelf()
-	n := newNode(t, options(b), 0)
-	keys := chain(1, 8)
-	n.put(keys)
-	n.look()
+	_, keys := one(t, b)
 	b.set(func() { b.away = true })
 	late := newNode(t, options(b), 0)
 	late.put(keys)
@@ -241,10 +229,7 @@ func TestANodeThatWasDown(t *testing.T) {
 func TestANodeThatWasDownAndIsLooking(t *testing.T) {
 	t.Parallel()
 	b := newShelf()
-	n := newNode(t, options(b), 0)
-	keys := chain(1, 8)
-	n.put(keys)
-	n.look()
+	n, keys := one(t, b)
 	made := make(chan *Store, 1)
 	b.set(func() {
 		b.before = func(call, name string) {
