@@ -71,7 +71,7 @@ type space struct {
 	heard map[string]hearing // what the bucket says is deleted, by its name in the space
 
 	doubts    map[string]*doubt // objects that may come yet, by their ids
-	unread    map[string]again  // objects that are there and not in the index, by their ids
+	unread    map[string]unread // objects that are there and not in the index, by their ids
 	condemned map[string]bool   // those of them that are to be removed: what is deleted of them nobody knows
 	stale     time.Time         // what a look that began before shows is not taken
 	held      *held             // memory of the index, of all spaces
@@ -94,7 +94,7 @@ func newSpace(key []byte, spec *skep.NamespaceSpec, held *held) *space {
 	return &space{name: spaceOf(key, spec), spec: *spec, key: key, held: held,
 		objects: map[string]*object{}, blocks: map[skep.Key]*place{}, forgotten: map[skep.Key]time.Time{},
 		owed: map[string][]skep.Key{}, heard: map[string]hearing{}, doubts: map[string]*doubt{},
-		unread: map[string]again{}, condemned: map[string]bool{},
+		unread: map[string]unread{}, condemned: map[string]bool{},
 		paying: make(chan struct{}, 1), passing: make(chan struct{}, 1), looking: make(chan struct{}, 1)}
 }
 

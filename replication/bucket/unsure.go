@@ -14,7 +14,7 @@ const (
 	doubtFor = time.Hour
 	// maxDoubts is how many objects of a node may be in doubt; with so many nothing is sent.
 	maxDoubts = 16
-	// maxNamed is of how many objects that were not read so many keys are named when they are deleted, objects times keys;
+	// maxNamed is how many keys are said to be deleted of all objects that were not read, each counted for each object;
 	// beyond, these objects are removed.
 	maxNamed = 1 << 16
 )
@@ -97,6 +97,12 @@ const (
 	never                 // it is of another version
 )
 
+// unread is an object that is there and not in the index.
+type unread struct {
+	again
+	said int // keys that were said to be deleted of it, for they may be in it
+}
+
 // leave notes that an object is there and not in the index. What was deleted lately may be in it.
 func (s *space) leave(id string, when again) {
 	s.mu.Lock()
@@ -108,16 +114,15 @@ func (s *space) leaveLocked(id string, when again) {
 	if s.objects[id] != nil || s.condemned[id] {
 		return
 	}
-	_, before := s.unread[id]
-	s.unread[id] = when
-	if before {
+	if x, before := s.unread[id]; before {
+		s.unread[id] = unread{when, x.said}
 		return
 	}
-	if len(s.forgotten) > maxNamed || time.Now().Before(s.quiet) {
+	if (len(s.unread)+1)*len(s.forgotten) > maxNamed || time.Now().Before(s.quiet) {
 		s.condemned[id] = true
-		delete(s.unread, id)
 		return
 	}
+	s.unread[id] = unread{when, len(s.forgotten)}
 	delete(s.doubts, id) // it has arrived, and is owed what was deleted meanwhile
 	for k := range s.forgotten {
 		s.owed[id] = append(s.owed[id], k)
@@ -129,9 +134,14 @@ func (s *space) takeOut(o *object) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.objects[o.id] == o {
-		s.remove(o)
-		s.leaveLocked(o.id, nextLook)
+		s.unindex(o)
 	}
+}
+
+// unindex has an object of the index be one that was not read. What was deleted of it until now is owed, or was said.
+func (s *space) unindex(o *object) {
+	s.remove(o)
+	s.unread[o.id] = unread{again: nextLook}
 }
 
 // unlearn has all objects be ones that were not read.
@@ -144,9 +154,8 @@ func (s *space) unlearn() {
 }
 
 func (s *space) unlearnLocked() {
-	for id, o := range s.objects {
-		s.remove(o)
-		s.leaveLocked(id, nextLook)
+	for _, o := range s.objects {
+		s.unindex(o)
 	}
 }
 
@@ -176,8 +185,8 @@ func (s *space) relearn(now time.Time) {
 func (s *space) toRead(id string, full bool) bool {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
-	when, left := s.unread[id]
-	return s.objects[id] == nil && !s.condemned[id] && !(left && (when == never || when == withRoom && full))
+	x, left := s.unread[id]
+	return s.objects[id] == nil && !s.condemned[id] && !(left && (x.again == never || x.again == withRoom && full))
 }
 
 // forgetUnsure owes keys of what may have them; mu is held.
@@ -187,14 +196,20 @@ func (s *space) forgetUnsure(keys []skep.Key) {
 			s.owe(id, d, k)
 		}
 	}
-	if len(s.unread)*len(keys) > maxNamed {
-		for id := range s.unread {
-			s.condemned[id] = true
-		}
-		clear(s.unread)
+	named := len(s.unread) * len(keys)
+	for _, x := range s.unread {
+		named += x.said
 	}
-	for id := range s.unread {
+	for id, x := range s.unread {
+		if named > maxNamed {
+			s.condemned[id] = true
+			continue
+		}
 		s.owed[id] = append(s.owed[id], keys...)
+		s.unread[id] = unread{x.again, x.said + len(keys)}
+	}
+	if named > maxNamed {
+		clear(s.unread)
 	}
 }
 
@@ -211,7 +226,7 @@ func (s *space) settleUnsure(l *listed) (useless []string) {
 		}
 	}
 	maps.DeleteFunc(s.doubts, over)
-	maps.DeleteFunc(s.unread, func(id string, _ again) bool { return !there(id) })
+	maps.DeleteFunc(s.unread, func(id string, _ unread) bool { return !there(id) })
 	return useless
 }
 

@@ -341,6 +341,51 @@ func TestAnUnreadObjectIsRemovedForManyDeletions(t *testing.T) {
 	require.Empty(t, b.named(blocksDir))
 }
 
+// Nor is it said in many calls of one key each.
+func TestAnUnreadObjectIsRemovedForManyDeletionsOfOneKey(t *testing.T) {
+	t.Parallel()
+	b := newShelf()
+	o := options(b)
+	o.ObjectBytes = blockSize
+	n := newNode(t, o, 0)
+	n.put(chain(1, 200))
+	n.look()
+	b.deny("get", blocksDir)
+	other := newNode(t, options(b), 0)
+	for _, k := range chain(2, maxNamed/200) {
+		_, err := other.Delete(t.Context(), other.scope(), []skep.Key{k})
+		require.NoError(t, err)
+	}
+	require.Len(t, b.named(blocksDir), 200)
+	for _, k := range chain(3, 1) {
+		_, err := other.Delete(t.Context(), other.scope(), []skep.Key{k})
+		require.NoError(t, err)
+	}
+	require.Empty(t, b.named(blocksDir))
+}
+
+// What is owed of objects that a look leaves out is bounded by objects times keys, too. Of those that leave the index
+// nothing is: it is known what was deleted of them.
+func TestWhatIsOwedOfUnreadObjects(t *testing.T) {
+	t.Parallel()
+	s := newSpace(testKey, &skep.NamespaceSpec{Tenant: "t", Name: "n"}, &held{most: 1 << 20})
+	now := time.Now()
+	s.forget(chain(1, maxNamed/100), now)
+	s.adopt(newObject(s, "known", 1, [saltSize]byte{}), []record{{key: chain(2, 1)[0]}}, nil, now, now)
+	for i := range 1000 {
+		s.leave(fmt.Sprint(i), nextLook)
+	}
+	s.unlearn()
+	owed := 0
+	for _, keys := range s.owed {
+		owed += len(keys)
+	}
+	require.LessOrEqual(t, owed, maxNamed)
+	require.Len(t, s.condemned, 900)
+	require.Contains(t, s.unread, "known")
+	require.Empty(t, s.owed["known"])
+}
+
 // Objects of which nobody knows are few: with so many nothing is sent.
 func TestDoubtsAreFew(t *testing.T) {
 	t.Parallel()
