@@ -205,7 +205,7 @@ func (s *Store) without(ctx context.Context, some func(*skep.NamespaceSpec) bool
 		defer sp.passed()
 		list = append(list, sp)
 		sp.puts.Lock()
-		sp.forgetAll(time.Now())
+		sp.forgetAll(time.Now(), s.o.Alone)
 		sp.puts.Unlock()
 	}
 	if before != nil {
@@ -287,7 +287,7 @@ func (s *Store) clear(ctx context.Context, sp *space) error {
 
 // removeAll removes all objects of a space, but for what was deleted of such as may come yet; the caller passes.
 func (s *Store) removeAll(ctx context.Context, sp *space) error {
-	sp.forgetAll(time.Now())
+	sp.forgetAll(time.Now(), s.o.Alone)
 	var names, said []string
 	for n := 1; ; n++ {
 		of, err := s.list(ctx, sp.name+"/")

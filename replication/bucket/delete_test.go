@@ -94,6 +94,40 @@ func TestAPurgeLooksForWhatOthersSent(t *testing.T) {
 	require.Zero(t, again.find(keys))
 }
 
+// Nodes that were told of a purge take nothing that another one sends for a while. So nothing is sent for as long, also of
+// a namespace that is made then, and what is sent later stays. Where there is one node it sends at once.
+func TestWhatIsSentAfterAPurgeStays(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := newShelf()
+		n, other := newNode(t, options(b), 0), newNode(t, options(b), 0)
+		for _, n := range []*node{n, other} {
+			require.NoError(t, n.Purge(t.Context(), skep.Purge{Tenant: "t"}))
+		}
+		keys := chain(1, 8)
+		n.put(keys)
+		n.open("another")
+		n.put(keys)
+		n.look()
+		require.Empty(t, b.named(blocksDir))
+		<-time.After(forgetFor + time.Minute)
+		n.look()
+		for range 2 {
+			other.look()
+			require.Equal(t, 8, other.find(keys))
+		}
+		require.Len(t, b.named(blocksDir), 2)
+
+		o := options(newShelf())
+		o.Alone = true
+		alone := newNode(t, o, 0)
+		require.NoError(t, alone.Purge(t.Context(), skep.Purge{Tenant: "t"}))
+		alone.put(keys)
+		alone.look()
+		require.EqualValues(t, 1, alone.Usage().SentObjects)
+	})
+}
+
 // However many purges there are, so many are remembered; beyond, nothing of others is taken.
 func TestManyPurges(t *testing.T) {
 	t.Parallel()

@@ -41,7 +41,7 @@
 // Many nodes may share a bucket's prefix, with one key: each reads what the others wrote. While keys change there are
 // two (Options.OtherKey), and a namespace has a space by each: what is found, and what is deleted, is of both. A
 // deletion has to reach each node, as a cluster's do. A node takes no block of another's for forgetFor after it has
-// heard of its deletion.
+// heard of its deletion, and after a purge it sends none for as long, which others would remove.
 //
 // What a killed process was putting. It may come after its blocks were deleted, and a node that begins then has not
 // heard of that. So each object is announced (SPACE/a/ID, with its keys) before it is looked what of it was deleted,

@@ -61,7 +61,7 @@ type space struct {
 	forgotten map[skep.Key]time.Time // when it was deleted
 	quiet     time.Time              // until then objects of other nodes' are removed: all was deleted, or too much
 	owedAll   bool                   // all objects are to be removed, and were not yet
-	paused    time.Time              // until then nothing is sent: more was deleted than is remembered
+	paused    time.Time              // until then nothing is sent: all was deleted, or more than is remembered
 	sending   map[skep.Key]bool      // on its way to the bucket
 	sent      chan struct{}          // closed when that has ended; nil: nothing is on its way
 	since     time.Time              // when it began
@@ -270,8 +270,9 @@ func (s *space) forget(keys []skep.Key, now time.Time) (wait chan struct{}) {
 	return wait
 }
 
-// forgetAll takes everything out: the caller removes all objects. Of those that may come yet all is owed.
-func (s *space) forgetAll(now time.Time) {
+// forgetAll takes everything out: the caller removes all objects. Of those that may come yet all is owed. Nothing is sent
+// for as long as nothing is taken: other nodes, of which the same is asked, would remove it. alone: there are none.
+func (s *space) forgetAll(now time.Time, alone bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.owedAll = true
@@ -282,7 +283,14 @@ func (s *space) forgetAll(now time.Time) {
 	for id, d := range s.doubts {
 		s.owed[id] = d.all()
 	}
-	s.quiet = now.Add(forgetFor)
+	s.hush(now, alone)
+}
+
+// hush has nothing be taken of what others send, and nothing be sent; mu is held, or nobody else has the space yet.
+func (s *space) hush(from time.Time, alone bool) {
+	if s.quiet = from.Add(forgetFor); !alone {
+		s.paused = s.quiet
+	}
 }
 
 // remember ends what was forgotten long ago.

@@ -404,7 +404,7 @@ func (s *Store) named(spec *skep.NamespaceSpec) *space {
 		sp.stale = s.stale
 		for _, p := range s.purges {
 			if p.some(spec) {
-				sp.quiet = p.from.Add(forgetFor)
+				sp.hush(p.from, s.o.Alone)
 			}
 		}
 		s.spaces[sp.name] = sp
