@@ -3,7 +3,6 @@ package bucket
 import (
 	"context"
 	"errors"
-	"slices"
 	"time"
 
 	"github.com/skepkv/skep"
@@ -138,7 +137,7 @@ func (s *space) doubtful(id string, d *doubt, gone map[skep.Key]bool) {
 		d.keys, d.has = nil, nil
 	}
 	s.doubts[id] = d
-	if gone[whole] {
+	if d.said = gone[whole]; d.said {
 		return
 	}
 	if s.owedAll || time.Now().Before(s.quiet) {
@@ -157,7 +156,7 @@ func (s *space) owe(id string, d *doubt, k skep.Key) {
 	switch {
 	case d.has[k]:
 		s.owed[id] = append(s.owed[id], k)
-	case d.has == nil && !slices.Contains(s.owed[id], whole):
-		s.owed[id] = append(s.owed[id], whole)
+	case d.has == nil && !d.said:
+		s.owed[id] = append(s.owed[id], d.all()...)
 	}
 }

@@ -27,6 +27,7 @@ type doubt struct {
 	size   int64
 	until  time.Time
 	others bool // another process has announced it
+	said   bool // that all of it is deleted, or that is owed
 }
 
 func newDoubt(size int64, until time.Time) *doubt { return &doubt{size: size, until: until} }
@@ -39,8 +40,9 @@ func (d *doubt) add(k skep.Key) {
 	d.has[k] = true
 }
 
-// all is what says that all of it is deleted.
+// all is what says that all of it is deleted, for who owes it.
 func (d *doubt) all() []skep.Key {
+	d.said = true
 	if d.has == nil {
 		return []skep.Key{whole}
 	}
