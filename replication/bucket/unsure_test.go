@@ -442,21 +442,22 @@ func TestACallIsMadeAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newShelf()
 		o := options(b)
-		o.Budget = Budget{MoneyDay: 1000, Prices: Prices{Read: 1}}
+		o.Budget = Budget{MoneyDay: 1000, LoadADay: 1 << 40, Prices: Prices{Read: 1}}
 		n := newNode(t, o, 0)
 		keys := chain(1, 8)
 		n.put(keys)
-		n.budget.money.has = 10
+		n.budget.money.has, n.budget.load.has = 10, 1<<30
 		n.look()
 		n.evict()
 		b.set(func() {
 			clear(b.calls)
 			b.before = func(call, _ string) { b.set(func() { b.away = call == "get" && b.calls[call] == 0 }) }
 		})
-		was := n.budget.money.has
+		was, loaded := n.budget.money.has, n.budget.load.has
 		require.Equal(t, 8, n.load(keys))
 		require.Equal(t, 2, b.calls["get"])
 		require.InDelta(t, was-2, n.budget.money.has, .01)
+		require.InDelta(t, loaded-2*float64(n.Usage().LoadedBytes), n.budget.load.has, 1)
 
 		n.evict()
 		b.set(func() { b.before, b.away = nil, true; clear(b.calls) })
