@@ -91,39 +91,57 @@ func (s *Store) pay(ctx context.Context, sp *space) error {
 	return nil
 }
 
+// maxSaid is how many keys one object says are deleted.
+const maxSaid = 2 * mergeKeys
+
 // payIn pays what is deleted of objects that are there, or of those that may come yet.
 func (s *Store) payIn(ctx context.Context, sp *space, dir string) error {
+	for more := true; more; {
+		var err error
+		if more, err = s.payPiece(ctx, sp, dir); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// payPiece pays as much as one object says; more: that was not all.
+func (s *Store) payPiece(ctx context.Context, sp *space, dir string) (more bool, err error) {
 	d := deletion{Of: map[string][][]byte{}}
 	sp.mu.RLock()
-	counts := map[string]int{}
+	counts, left := map[string]int{}, maxSaid
 	for id, keys := range sp.owed {
 		if (sp.doubts[id] != nil) != (dir == unsureDir) {
 			continue
 		}
+		keys = keys[:min(len(keys), left)]
 		for i := range keys {
 			d.Of[id] = append(d.Of[id], keys[i][:])
 		}
 		counts[id] = len(keys)
+		if left -= len(keys); left == 0 {
+			break
+		}
 	}
 	sp.mu.RUnlock()
 	if len(d.Of) == 0 {
-		return nil
+		return false, nil
 	}
 	of, err := s.say(ctx, sp, dir, time.Now(), &d)
 	if err != nil {
-		return err
+		return false, err
 	}
 	sp.mu.Lock()
 	defer sp.mu.Unlock()
 	sp.heard[of] = hearing{&d, time.Now()}
 	for id, n := range counts {
-		if left := sp.owed[id]; len(left) > n {
-			sp.owed[id] = left[n:]
+		if keys := sp.owed[id]; len(keys) > n {
+			sp.owed[id] = keys[n:]
 		} else {
 			delete(sp.owed, id)
 		}
 	}
-	return nil
+	return left == 0, nil
 }
 
 // say puts an object that says what is deleted, and gives its name in the space.

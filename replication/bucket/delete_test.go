@@ -128,6 +128,27 @@ func TestWhatIsSentAfterAPurgeStays(t *testing.T) {
 	})
 }
 
+// However much is owed, no object that says so is too large to be read.
+func TestWhatIsDeletedIsSaidInPieces(t *testing.T) {
+	t.Parallel()
+	b := newShelf()
+	n, keys := one(t, b)
+	sp := n.all()[0]
+	for id := range sp.objects { // as of many calls that failed
+		sp.owed[id] = chain(2, maxSaid+maxSaid/2)
+	}
+	_, err := n.Delete(t.Context(), n.scope(), keys[4:])
+	require.NoError(t, err)
+	require.Empty(t, sp.owed)
+	said := b.named(deletedDir)
+	require.Len(t, said, 2)
+	for _, name := range said {
+		require.Less(t, len(b.objects[name]), 64*maxSaid)
+	}
+	other := newNode(t, options(b), 0)
+	require.Equal(t, 4, other.find(keys))
+}
+
 // However many purges there are, so many are remembered; beyond, nothing of others is taken.
 func TestManyPurges(t *testing.T) {
 	t.Parallel()
