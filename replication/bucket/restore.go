@@ -239,7 +239,19 @@ func (x *session) lend(c *skep.Chunk) {
 	}
 }
 
-// second begins the second part, once all has been fetched, and half of the window is there for it.
+// more is the bytes of the second part, about.
+func (x *session) more() (n int64) {
+	for i := range x.later.Chains {
+		c := &x.later.Chains[i]
+		of, _ := c.Blocks.In(len(c.Keys))
+		for _, p := range x.cuts[i].sp.run(c.Keys[:of.To], of.From) {
+			n += int64(p.bytes)
+		}
+	}
+	return n
+}
+
+// second begins the second part, once all has been fetched, and half of the window is there for it, or enough.
 func (x *session) second(ctx context.Context) (part, error) {
 	late := func() error { return &skep.Error{Op: "restore", Kind: skep.Deadline, Err: ctx.Err()} }
 	select {
@@ -247,7 +259,8 @@ func (x *session) second(ctx context.Context) (part, error) {
 	case <-ctx.Done():
 		return nil, late()
 	}
-	for x.first.Window > 0 && x.lent.Load() > x.first.Window/2 && x.ctx.Err() == nil {
+	enough := max(x.first.Window/2, x.first.Window-x.more())
+	for x.first.Window > 0 && x.lent.Load() > enough && x.ctx.Err() == nil {
 		select {
 		case <-x.back:
 		case <-x.ctx.Done():

@@ -163,3 +163,32 @@ func TestOneWindow(t *testing.T) {
 		require.NoError(t, ses.Close(t.Context()))
 	})
 }
+
+// Where the window has room for all that is left, nothing has to come back first.
+func TestAWindowForAll(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t, options(newShelf()), 0)
+		keys := chain(1, 16)
+		n.put(keys)
+		n.look()
+		_, err := n.own.Delete(t.Context(), n.scope(), keys[12:])
+		require.NoError(t, err)
+		ses, err := n.Restore(t.Context(), &skep.RestoreRequest{Window: 16 * blockSize,
+			Chains: []skep.Chain{{Scope: n.scope(), Keys: keys}}})
+		require.NoError(t, err)
+		var has []skep.Chunk
+		into := make([]skep.Chunk, 4)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+		defer cancel()
+		for len(has) < 16 {
+			k, err := ses.Next(ctx, into)
+			require.NoError(t, err)
+			has = append(has, into[:k]...)
+		}
+		for i := range has {
+			has[i].Release()
+		}
+		require.NoError(t, ses.Close(t.Context()))
+	})
+}
