@@ -255,7 +255,9 @@ func (s *Store) meetOwn(ctx context.Context, some func(*skep.NamespaceSpec) bool
 	return nil
 }
 
-// meetOthers makes the spaces known that others have sent of since this node has looked.
+// meetOthers makes the spaces known that others have sent of since this node has looked. Where one has objects, and
+// nobody can say whose they are, that is an error: they may be of what is purged. Those of a key that this node does not
+// have are not.
 func (s *Store) meetOthers(ctx context.Context) error {
 	if s.o.Alone {
 		return nil
@@ -265,7 +267,14 @@ func (s *Store) meetOthers(ctx context.Context) error {
 		return err
 	}
 	for name, l := range of {
-		if _, err := s.known(ctx, name, l); err != nil {
+		sp, err := s.known(ctx, name, l)
+		if sp == nil && err == nil && len(l.objects) > 0 {
+			err = damaged(name+specName, "namespace of objects", "gone", "one")
+		}
+		if e, is := errors.AsType[*skep.Error](err); is && e.Kind == skep.Version && e.Field == keyField {
+			continue
+		}
+		if err != nil {
 			return err
 		}
 	}

@@ -149,6 +149,36 @@ func TestWhatIsDeletedIsSaidInPieces(t *testing.T) {
 	require.Equal(t, 4, other.find(keys))
 }
 
+// A purge that cannot know whose objects are, for what says it is damaged or gone, does not say that it is done. Where a
+// node knows it, what is gone is put again, and the purge can be. What another key seals concerns nobody.
+func TestAPurgeOfWhatNobodyKnows(t *testing.T) {
+	t.Parallel()
+	b := newShelf()
+	n, _ := one(t, b)
+	spec := n.all()[0].name + specName
+	was := b.objects[spec]
+	purges := func(o Options) error {
+		return newNode(t, o, 0).Purge(t.Context(), skep.Purge{Tenant: "another"})
+	}
+	require.NoError(t, purges(options(b)))
+	o := options(b)
+	o.Key = make([]byte, KeySize)
+	require.NoError(t, purges(o))
+
+	spoilt := append([]byte{was[0] ^ 1}, was[1:]...)
+	b.set(func() { b.objects[spec] = spoilt })
+	err := purges(options(b))
+	require.ErrorIs(t, err, skep.Damaged)
+	require.ErrorContains(t, err, spec)
+	b.set(func() { delete(b.objects, spec) })
+	err = purges(options(b))
+	require.ErrorIs(t, err, skep.Damaged)
+	require.ErrorContains(t, err, spec)
+	n.look()
+	require.NoError(t, purges(options(b)))
+	require.Len(t, b.named(blocksDir), 1)
+}
+
 // However many purges there are, so many are remembered; beyond, nothing of others is taken.
 func TestManyPurges(t *testing.T) {
 	t.Parallel()

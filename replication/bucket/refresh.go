@@ -127,7 +127,7 @@ func (s *Store) walk(ctx context.Context, prefix string, each func(Object)) erro
 	return err
 }
 
-// known is the space of that name, which is read where it is not known; nil: it is being made, or cannot be read.
+// known is the space of that name, which is read where it is not known; nil: nobody says whose it is.
 func (s *Store) known(ctx context.Context, name string, l *listed) (*space, error) {
 	s.mu.Lock()
 	sp := s.spaces[name]
@@ -137,10 +137,10 @@ func (s *Store) known(ctx context.Context, name string, l *listed) (*space, erro
 	}
 	var spec skep.NamespaceSpec
 	if err := s.text(ctx, name+specName, &spec); err != nil {
-		return nil, s.unread(name+specName, err)
+		return nil, err
 	}
 	if spaceOf(s.o.Key, &spec) != name && (s.o.OtherKey == nil || spaceOf(s.o.OtherKey, &spec) != name) {
-		return nil, s.unread(name+specName, damaged(name+specName, "space", name, "that of the namespace it names"))
+		return nil, damaged(name+specName, "space", name, "that of the namespace it names")
 	}
 	sp = s.spaceNamed(&spec)
 	if sp.name != name {
@@ -173,8 +173,17 @@ func (s *Store) refreshSpace(ctx context.Context, name string, l *listed) error 
 // takeIn is refreshSpace by one listing.
 func (s *Store) takeIn(ctx context.Context, name string, l *listed) error {
 	sp, err := s.known(ctx, name, l)
-	if sp == nil || err != nil {
-		return err
+	if err != nil {
+		return s.unread(name+specName, err)
+	}
+	if sp == nil {
+		return nil
+	}
+	if !l.spec && len(l.objects) > 0 { // it went: nobody else knows whose they are
+		sp.named.Store(false)
+		if err := s.name(ctx, sp); err != nil {
+			s.o.Logger.Warn("a bucket does not say whose objects are", "name", name+specName, "error", err)
+		}
 	}
 	if err := enter(ctx, sp.looking); err != nil {
 		return err

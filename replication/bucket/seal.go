@@ -186,6 +186,9 @@ func trail(s *sealer, key, body []byte, number uint32, last []byte) []byte {
 	return binary.LittleEndian.AppendUint32(body, uint32(size))
 }
 
+// keyField is the field of the error for an object of a key that this node does not have.
+const keyField = "key"
+
 // trailer is an object's.
 type trailer struct {
 	salt [saltSize]byte
@@ -203,7 +206,7 @@ func readTrailer(key []byte, name string, size int64, b []byte) (t trailer, err 
 	}
 	b = b[len(magic):]
 	if id := keyID(key); [keyIDSize]byte(b) != id {
-		return t, version("key", fmt.Sprintf("%x", b[:keyIDSize]))
+		return t, version(keyField, fmt.Sprintf("%x", b[:keyIDSize]))
 	}
 	b = b[keyIDSize:]
 	t.salt, b = [saltSize]byte(b), b[saltSize:]

@@ -211,16 +211,16 @@ func (s *Store) send(ctx context.Context, sp *space, id skep.NamespaceID, blocks
 
 // name says in the bucket whose a space is, before there is an object in it.
 func (s *Store) name(ctx context.Context, sp *space) error {
-	if sp.named {
+	if sp.named.Load() {
 		return nil
 	}
-	b, err := sealText(s.o.Key, sp.name+specName, &sp.spec)
+	b, err := sealText(sp.key, sp.name+specName, &sp.spec)
 	if err == nil {
 		s.budget.owe(1, 0, 0)
 		put := func(ctx context.Context) error { return s.o.Bucket.Put(ctx, sp.name+specName, b) }
 		err = s.asked(ctx, &s.why.writes, put)
 	}
-	sp.named = err == nil
+	sp.named.Store(err == nil)
 	return err
 }
 

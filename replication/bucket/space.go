@@ -79,7 +79,7 @@ type space struct {
 	paying  chan struct{} // has one while the bucket is told what is deleted
 	puts    sync.RWMutex  // read: around a look at blocks and the put of a fetched one; written: around what deletes
 	passing chan struct{} // has one while an object is made and put, and while all is deleted
-	named   bool          // SPACE/spec is there; while passing has one
+	named   atomic.Bool   // SPACE/spec is there, as far as is known
 	looking chan struct{} // has one while a look at the bucket is taken in
 	looked  time.Time     // when the latest of them began; while looking has one
 }
