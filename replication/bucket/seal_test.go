@@ -14,7 +14,8 @@ func TestNamesOfParts(t *testing.T) {
 	t.Parallel()
 	b := newShelf()
 	n, other := newNode(t, options(b), 0), newNode(t, options(b), 0)
-	names := map[string][]string{"UTF-8": {skep.PartKV, "é"}, "not UTF-8": {skep.PartKV, "\xff", "\xfe"}, "long": {skep.PartKV}}
+	names := map[string][]string{"UTF-8": {skep.PartKV, "é"}, "not UTF-8": {skep.PartKV, "\xff", "\xfe"},
+		"long": {skep.PartKV}}
 	for i := range skep.MaxParts - 1 {
 		names["long"] = append(names["long"], strings.Repeat("\x01", skep.MaxPartNameSize-1)+string(byte(0x10+i)))
 	}
@@ -24,6 +25,7 @@ func TestNamesOfParts(t *testing.T) {
 		for _, p := range parts {
 			block.Parts = append(block.Parts, skep.Part{Name: p, Bytes: make([]byte, 16)})
 		}
+		block.Parts[0].Bytes = make([]byte, blockSize)
 		_, err := n.Put(t.Context(), &skep.PutRequest{Scope: n.scope(), Blocks: []skep.Block{block}})
 		require.NoError(t, err)
 		n.look()
