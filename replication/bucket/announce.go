@@ -18,7 +18,8 @@ const (
 	knownAnnounced = 64
 )
 
-// whole stands for all keys of an object where it says what is deleted.
+// whole stands for all keys of an object where it says what is deleted. So the key of zeros is no good one: who deletes
+// it deletes all of each object that has it, or may have.
 var whole skep.Key
 
 // announcement says in the bucket, before the call begins that puts an object, which blocks it may have. It goes once

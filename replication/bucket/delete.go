@@ -256,8 +256,8 @@ func (s *Store) meetOwn(ctx context.Context, some func(*skep.NamespaceSpec) bool
 }
 
 // meetOthers makes the spaces known that others have sent of since this node has looked. Where one has objects, and
-// nobody can say whose they are, that is an error: they may be of what is purged. Those of a key that this node does not
-// have are not.
+// nobody can say whose they are, that is an error: they may be of what is purged. Those of a key that this node does
+// not have are not.
 func (s *Store) meetOthers(ctx context.Context) error {
 	if s.o.Alone {
 		return nil

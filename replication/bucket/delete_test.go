@@ -94,8 +94,8 @@ func TestAPurgeLooksForWhatOthersSent(t *testing.T) {
 	require.Zero(t, again.find(keys))
 }
 
-// Nodes that were told of a purge take nothing that another one sends for a while. So nothing is sent for as long, also of
-// a namespace that is made then, and what is sent later stays. Where there is one node it sends at once.
+// Nodes that were told of a purge take nothing that another one sends for a while. So nothing is sent for as long, also
+// of a namespace that is made then, and what is sent later stays. Where there is one node it sends at once.
 func TestWhatIsSentAfterAPurgeStays(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -149,8 +149,8 @@ func TestWhatIsDeletedIsSaidInPieces(t *testing.T) {
 	require.Equal(t, 4, other.find(keys))
 }
 
-// A purge that cannot know whose objects are, for what says it is damaged or gone, does not say that it is done. Where a
-// node knows it, what is gone is put again, and the purge can be. What another key seals concerns nobody.
+// A purge that cannot know whose objects are, for what says it is damaged or gone, does not say that it is done. Where
+// a node knows it, what is gone is put again, and the purge can be. What another key seals concerns nobody.
 func TestAPurgeOfWhatNobodyKnows(t *testing.T) {
 	t.Parallel()
 	b := newShelf()

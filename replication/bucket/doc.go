@@ -36,7 +36,8 @@
 // What cannot be read. An object that the server refuses, of another version, or for which the index has no room
 // (Options.IndexBytes), is left out, counted, and read again at the next look, or when there is room. What is deleted
 // is said of it, too; where that would be too much (maxNamed) it is removed. One that is damaged is removed. Where what
-// says what is deleted is refused, nothing of the namespace is found; where it is damaged, all its objects go.
+// says what is deleted is refused, nothing of the namespace is found; where it is damaged, all its objects go; where it
+// is of a newer version, each look at the namespace ends there, and each deletion in it fails: upgrade all nodes.
 //
 // Many nodes may share a bucket's prefix, with one key: each reads what the others wrote. While keys change there are
 // two (Options.OtherKey), and a namespace has a space by each: what is found, and what is deleted, is of both. A

@@ -9,8 +9,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// While a long pass sends, the node looks at the bucket as often as between passes: it finds what others send meanwhile,
-// and removes what is too much.
+// While a long pass sends, the node looks at the bucket as often as between passes: it finds what others send
+// meanwhile.
 func TestALongPass(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

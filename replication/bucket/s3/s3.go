@@ -42,7 +42,9 @@ type store struct {
 	most   int64 // bytes of an object that is read whole
 }
 
-// Open gives the bucket. It asks nobody.
+// Open gives the bucket. It asks nobody. What it is opened with may list the bucket (s3:ListBucket), get, put and
+// delete its objects (s3:GetObject, s3:PutObject, s3:DeleteObject), and without a Region ask where it is
+// (s3:GetBucketLocation). A bucket with versions keeps what is deleted as an older one.
 //
 // Errors: Invalid.
 func Open(o Options) (bucket.Bucket, error) {
@@ -118,8 +120,8 @@ func (s *store) Get(ctx context.Context, name string, off, n int64) ([]byte, err
 	by := h.Get("Content-Range")
 	size, ok := length(by, info.Size, off, n)
 	if !ok {
-		return nil, &skep.Error{Op: op, Kind: skep.Unavailable, Field: "range of object " + name, Value: fmt.Sprintf("%q", by),
-			Limit: asked}
+		return nil, &skep.Error{Op: op, Kind: skep.Unavailable, Field: "range of object " + name,
+			Value: fmt.Sprintf("%q", by), Limit: asked}
 	}
 	if n < 0 && size > s.most {
 		return nil, s.tooLarge(name, size)
