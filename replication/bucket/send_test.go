@@ -26,7 +26,9 @@ func TestALongPass(t *testing.T) {
 				if call != "put" || !strings.Contains(name, blocksDir) {
 					return
 				}
-				if sent++; sent == 7 {
+				last := false
+				b.set(func() { sent++; last = sent == 7 })
+				if last {
 					found = n.find(theirs)
 				}
 				<-time.After(MaxEvery / 2)
