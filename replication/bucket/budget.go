@@ -51,7 +51,8 @@ func (b *Budget) validate() error {
 
 // A day's budget comes by the second, and up to an hour of it is saved. There is none at the start: a server that is
 // started again and again sends and fetches no more. But its first look is made whatever is left, for without it
-// nothing can be deleted, and what that owes ends with the process: each start costs a listing, and the indexes of all objects.
+// nothing can be deleted, and what that owes ends with the process: each start costs a listing, and the indexes of all
+// objects.
 const (
 	day   = 24 * time.Hour
 	saved = time.Hour

@@ -271,7 +271,8 @@ func (s *space) forget(keys []skep.Key, now time.Time) (wait chan struct{}) {
 }
 
 // forgetAll takes everything out: the caller removes all objects. Of those that may come yet all is owed. Nothing is
-// sent for as long as nothing is taken: other nodes, of which the same is asked, would remove it. alone: there are none.
+// sent for as long as nothing is taken: other nodes, of which the same is asked, would remove it. alone: there are
+// none.
 func (s *space) forgetAll(now time.Time, alone bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
