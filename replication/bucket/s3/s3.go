@@ -110,8 +110,8 @@ func (s *store) Get(ctx context.Context, name string, off, n int64) ([]byte, err
 	}
 	o.Set("Range", asked)
 	r, info, h, err := s.core.GetObject(ctx, s.bucket, s.prefix+name, o)
-	if n < 0 && minio.ToErrorResponse(err).StatusCode == http.StatusRequestedRangeNotSatisfiable { // it is empty
-		return nil, nil
+	if n < 0 && minio.ToErrorResponse(err).StatusCode == http.StatusRequestedRangeNotSatisfiable {
+		return nil, s.isEmpty(ctx, name)
 	}
 	if err != nil {
 		return nil, kindOf(err)
@@ -134,19 +134,38 @@ func (s *store) Get(ctx context.Context, name string, off, n int64) ([]byte, err
 	return b, kindOf(err)
 }
 
+// isEmpty is why an object that has no first byte, as a server says, is not empty.
+func (s *store) isEmpty(ctx context.Context, name string) error {
+	size := int64(-1)
+	err := s.List(ctx, name, func(o bucket.Object) error {
+		if o.Name == name {
+			size = o.Size
+		}
+		return nil
+	})
+	if err == nil && size != 0 {
+		err = &skep.Error{Op: op, Kind: skep.Unavailable, Field: "bytes of object " + name, Value: "none", Limit: size}
+	}
+	return err
+}
+
 // length is how many bytes an answer has, by its Content-Range; without one it is all of the object, and its
-// Content-Length says how many. false: they are not those that were asked for, or nobody says which they are.
+// Content-Length says how many, as where the range does not say of how many it is. false: they are not those that were
+// asked for, or nobody says which they are.
 func length(by string, size, off, n int64) (int64, bool) {
 	from, to, all := int64(0), size-1, size
 	if by != "" {
 		all = -1
-		if k, _ := fmt.Sscanf(by, "bytes %d-%d/%d", &from, &to, &all); k < 2 {
+		if k, _ := fmt.Sscanf(by, "bytes %d-%d/%d", &from, &to, &all); k < 2 || to < from {
 			return 0, false
 		}
 	}
 	end := off + n
-	if n < 0 {
+	switch {
+	case n < 0 && all >= 0:
 		end = all
+	case n < 0:
+		end = off + size
 	}
 	return to + 1 - from, from == off && from <= end && to+1 == end
 }

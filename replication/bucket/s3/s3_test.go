@@ -221,17 +221,21 @@ func TestAServerWithoutRanges(t *testing.T) {
 	}
 }
 
-// Servers answer that an empty object has no such range.
+// Servers answer that an empty object has no such range. One that says so of another object is not believed.
 func TestWhatAnAnswerHas(t *testing.T) {
 	t.Parallel()
 	f, o := newFake(t)
 	b, err := Open(o)
 	require.NoError(t, err)
-	f.Refuse(http.StatusRequestedRangeNotSatisfiable)
+	require.NoError(t, b.Put(t.Context(), "x", nil))
+	require.NoError(t, b.Put(t.Context(), "xy", []byte("0")))
+	f.Ranges()
 	got, err := b.Get(t.Context(), "x", 0, -1)
 	require.NoError(t, err)
 	require.Empty(t, got)
 	_, err = b.Get(t.Context(), "x", 5, 5)
+	require.ErrorIs(t, err, skep.Unavailable)
+	_, err = b.Get(t.Context(), "xy", 0, -1)
 	require.ErrorIs(t, err, skep.Unavailable)
 
 	for _, c := range []struct {
@@ -241,6 +245,8 @@ func TestWhatAnAnswerHas(t *testing.T) {
 	}{
 		{by: "bytes 5-9/20", off: 5, n: 5, ok: true}, {by: "bytes 5-9/*", off: 5, n: 5, ok: true},
 		{by: "bytes 0-19/20", n: -1, ok: true}, {by: "bytes 0-19/*", n: -1}, {by: "bytes 0-9/20", n: -1},
+		{by: "bytes 0-19/*", size: 20, n: -1, ok: true}, {by: "bytes 0-19/*", size: 30, n: -1},
+		{by: "bytes 1-20/*", size: 20, n: -1}, {by: "bytes 0-19/*", size: -1, n: -1},
 		{by: "bytes 4-8/20", off: 5, n: 5}, {by: "bytes 5-8/20", off: 5, n: 5}, {by: "bytes */20", off: 5, n: 5},
 		{by: "bytes 0--1/*", n: -1}, {by: "lines 5-9/20", off: 5, n: 5}, {by: "bytes 0-99999999999999999999/20", n: -1},
 		{size: -1, n: -1}, {size: -1, n: 5}, {size: 0, n: -1, ok: true}, {size: 20, n: 5},

@@ -26,6 +26,7 @@ type Server struct {
 	chunked bool
 	bare    bool
 	whole   bool
+	ranges  bool
 	denies  bool
 }
 
@@ -75,6 +76,13 @@ func (f *Server) Whole() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.whole = true
+}
+
+// Ranges has it answer that no object has the range that is asked for.
+func (f *Server) Ranges() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.ranges = true
 }
 
 // Deny has it remove nothing, and say so of each name.
@@ -185,6 +193,10 @@ func (f *Server) get(w http.ResponseWriter, r *http.Request, name string) {
 	}
 	w.Header().Set("ETag", `"x"`)
 	w.Header().Set("Last-Modified", time.Unix(0, 0).UTC().Format(http.TimeFormat))
+	if f.ranges {
+		w.WriteHeader(http.StatusRequestedRangeNotSatisfiable)
+		return
+	}
 	if f.whole {
 		r.Header.Del("Range")
 	}
