@@ -2,6 +2,7 @@ package bucket
 
 import (
 	"context"
+	"fmt"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -94,7 +95,7 @@ func TestAPurgeLooksForWhatOthersSent(t *testing.T) {
 	require.Zero(t, again.find(keys))
 }
 
-// Nodes that were told of a purge take nothing that another one sends for a while. So nothing is sent for as long, also
+// Nodes that were told of a purge take nothing that another one sends for a while. So nothing is sent for longer, also
 // of a namespace that is made then, and what is sent later stays. Where there is one node it sends at once.
 func TestWhatIsSentAfterAPurgeStays(t *testing.T) {
 	t.Parallel()
@@ -103,14 +104,17 @@ func TestWhatIsSentAfterAPurgeStays(t *testing.T) {
 		n, other := newNode(t, options(b), 0), newNode(t, options(b), 0)
 		for _, n := range []*node{n, other} {
 			require.NoError(t, n.Purge(t.Context(), skep.Purge{Tenant: "t"}))
+			<-time.After(time.Minute)
 		}
 		keys := chain(1, 8)
 		n.put(keys)
 		n.open("another")
 		n.put(keys)
 		n.look()
+		<-time.After(forgetFor - 90*time.Second) // the first node takes again what is sent
+		n.look()
 		require.Empty(t, b.named(blocksDir))
-		<-time.After(forgetFor + time.Minute)
+		<-time.After(MaxEvery)
 		n.look()
 		for range 2 {
 			other.look()
@@ -149,6 +153,33 @@ func TestWhatIsDeletedIsSaidInPieces(t *testing.T) {
 	require.Equal(t, 4, other.find(keys))
 }
 
+// What becomes owed of an object while something else is said of it stays owed.
+func TestWhatIsOwedMeanwhile(t *testing.T) {
+	t.Parallel()
+	b := newShelf()
+	n, keys := newNode(t, options(b), 0), chain(1, 8)
+	n.put(keys)
+	b.set(func() { b.late = true })
+	require.Error(t, n.turn())
+	sp := n.all()[0]
+	b.set(func() {
+		b.before = func(call, name string) {
+			if call == "put" && strings.Contains(name, unsureDir) {
+				b.set(func() { b.before = nil })
+				sp.forgetAll(time.Now(), false) // as a purge that waits
+			}
+		}
+	})
+	_, err := n.Delete(t.Context(), n.scope(), keys[7:])
+	require.NoError(t, err)
+	sp.mu.RLock()
+	defer sp.mu.RUnlock()
+	require.Len(t, sp.owed, 1)
+	for _, owed := range sp.owed {
+		require.ElementsMatch(t, keys, owed)
+	}
+}
+
 // A purge that cannot know whose objects are, for what says it is damaged or gone, does not say that it is done. Where
 // a node knows it, what is gone is put again, and the purge can be. What another key seals concerns nobody.
 func TestAPurgeOfWhatNobodyKnows(t *testing.T) {
@@ -177,6 +208,62 @@ func TestAPurgeOfWhatNobodyKnows(t *testing.T) {
 	n.look()
 	require.NoError(t, purges(options(b)))
 	require.Len(t, b.named(blocksDir), 1)
+}
+
+// Nor does one whose spec goes while it is read. Where there are no objects it concerns nobody.
+func TestAPurgeOfASpecThatGoes(t *testing.T) {
+	t.Parallel()
+	for _, objects := range []bool{true, false} {
+		b := newShelf()
+		n := newNode(t, options(b), 0)
+		one(t, b)
+		b.set(func() {
+			for name := range b.objects {
+				if of, dir, id, _ := split(name); dir == blocksDir && !objects {
+					delete(b.objects, name)
+					b.objects[of+announcedDir+id] = nil
+				}
+			}
+			b.before = func(call, name string) {
+				if call == "get" && strings.HasSuffix(name, specName) {
+					b.set(func() { delete(b.objects, name) })
+				}
+			}
+		})
+		err := n.Purge(t.Context(), skep.Purge{Tenant: "another"})
+		if objects {
+			require.ErrorIs(t, err, skep.Damaged)
+			require.ErrorContains(t, err, specName)
+		} else {
+			require.NoError(t, err)
+		}
+	}
+}
+
+// Nor does it keep what is known from going.
+func TestAPurgeBesideWhatNobodyKnows(t *testing.T) {
+	t.Parallel()
+	b := newShelf()
+	n, from := newNode(t, options(b), 0), newNode(t, options(b), 0)
+	for i := range 16 {
+		from.open(fmt.Sprint("namespace ", i))
+		from.put(chain(i, 8))
+	}
+	from.look()
+	spoilt := b.named(specName)[4:12]
+	b.set(func() {
+		for _, name := range spoilt {
+			b.objects[name] = []byte("spoilt")
+		}
+	})
+	err := n.Purge(t.Context(), skep.Purge{Tenant: "t"})
+	require.ErrorIs(t, err, skep.Damaged)
+	left := b.named(blocksDir)
+	require.Len(t, left, len(spoilt))
+	for i, name := range spoilt {
+		require.ErrorContains(t, err, name)
+		require.Equal(t, name[:spaceSize], left[i][:spaceSize])
+	}
 }
 
 // However many purges there are, so many are remembered; beyond, nothing of others is taken.

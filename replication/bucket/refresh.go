@@ -46,7 +46,7 @@ const (
 // cannot be read, or removed, there is an error besides.
 func (s *Store) refresh(ctx context.Context) (asked bool, err error) {
 	begun := time.Now()
-	s.looked = begun
+	defer func() { s.looked = time.Now() }()
 	s.found.turn(begun)
 	if !s.budget.canList() && s.ready.Load() {
 		return true, nil
@@ -174,7 +174,7 @@ func (s *Store) refreshSpace(ctx context.Context, name string, l *listed) error 
 func (s *Store) takeIn(ctx context.Context, name string, l *listed) error {
 	sp, err := s.known(ctx, name, l)
 	if err != nil {
-		return s.unread(name+specName, err)
+		return s.unreadable(name+specName, err)
 	}
 	if sp == nil {
 		return nil
@@ -210,10 +210,11 @@ func (s *Store) takeIn(ctx context.Context, name string, l *listed) error {
 			s.o.Logger.Error("no object of a namespace is read", "tenant", sp.spec.Tenant, "namespace", sp.spec.Name,
 				"error", err)
 			sp.unlearn()
+			var full error
 			for id := range l.objects {
-				sp.leave(id, nextLook)
+				full = cmp.Or(full, sp.leave(id, nextLook))
 			}
-			return s.pay(ctx, sp)
+			return errors.Join(full, s.pay(ctx, sp))
 		default:
 			return err
 		}
@@ -228,7 +229,7 @@ func (s *Store) takeIn(ctx context.Context, name string, l *listed) error {
 	sp.keepOnly(l)
 	damaged, err := s.adopt(ctx, sp, l, gone)
 	if err != nil {
-		return err
+		return errors.Join(err, s.pay(ctx, sp))
 	}
 	s.withdraw(ctx, sp, sp.settleUnsure(l)...)
 	sp.looked = l.begun
@@ -248,10 +249,17 @@ func (s *Store) takeIn(ctx context.Context, name string, l *listed) error {
 }
 
 // adopt reads the indexes of the objects that are new, the newest first, and names those that are to be removed:
-// nobody can read them. What else cannot be read is left out, and no error unless the caller gave it up.
+// nobody can read them. What else cannot be read is left out, and no error unless the caller gave it up, or too much
+// is deleted of what is left out.
 func (s *Store) adopt(ctx context.Context, sp *space, l *listed, gone goneKeys) (useless []string, err error) {
 	var mu sync.Mutex
 	failed, refused := 0, 0
+	var tooMany error
+	left := func(full error) {
+		mu.Lock()
+		defer mu.Unlock()
+		tooMany = cmp.Or(tooMany, full)
+	}
 	enough := func() bool {
 		mu.Lock()
 		defer mu.Unlock()
@@ -266,17 +274,17 @@ func (s *Store) adopt(ctx context.Context, sp *space, l *listed, gone goneKeys) 
 		}
 		switch {
 		case full:
-			sp.leave(id, withRoom)
+			left(sp.leave(id, withRoom))
 			continue
 		case enough():
-			sp.leave(id, nextLook)
+			left(sp.leave(id, nextLook))
 			continue
 		}
 		g.Go(func() error {
 			name := sp.name + blocksDir + id
 			o, records, why := s.indexOf(ctx, sp, id, l.objects[id])
 			if why == nil {
-				sp.adopt(o, records, gone[id], l.begun, time.Now())
+				left(sp.adopt(o, records, gone[id], l.begun, time.Now()))
 				return nil
 			}
 			if ctx.Err() != nil {
@@ -284,10 +292,10 @@ func (s *Store) adopt(ctx context.Context, sp *space, l *listed, gone goneKeys) 
 			}
 			when := nextLook
 			mu.Lock()
-			defer mu.Unlock()
 			switch kind := skep.KindOf(why); kind {
-			case skep.NotFound:
-				return nil // it was removed meanwhile
+			case skep.NotFound: // it was removed meanwhile
+				mu.Unlock()
+				return nil
 			case skep.Damaged:
 				useless = append(useless, name)
 			case skep.Version:
@@ -297,19 +305,22 @@ func (s *Store) adopt(ctx context.Context, sp *space, l *listed, gone goneKeys) 
 			default:
 				failed++
 			}
-			if s.unread(name, why) != nil {
+			mu.Unlock()
+			if s.unreadable(name, why) != nil {
 				s.o.Logger.Warn("an object is left out", "name", name, "error", why)
 			}
-			sp.leave(id, when)
+			left(sp.leave(id, when))
 			return nil
 		})
 	}
-	err = g.Wait()
+	if err = g.Wait(); err == nil {
+		err = tooMany
+	}
 	return useless, err
 }
 
-// unread notes that an object cannot be read. The error stays one where the bucket could not be asked.
-func (s *Store) unread(name string, err error) error {
+// unreadable notes that an object cannot be read. The error stays one where the bucket could not be asked.
+func (s *Store) unreadable(name string, err error) error {
 	switch skep.KindOf(err) {
 	case skep.NotFound:
 		return nil // it was removed meanwhile

@@ -1,6 +1,7 @@
 package bucket
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"io"
@@ -58,6 +59,7 @@ type recall struct {
 	from int // where the chain is cut: the first of its blocks that the node's Store lacked
 	// stride is that of its memory, filled in where the request leaves it to the Store.
 	stride int64
+	bytes  int64 // that are read of each block; 0: all of it
 }
 
 // cuts says which chains are cut in two, and where.
@@ -87,9 +89,24 @@ func (s *Store) cuts(ctx context.Context, r *skep.RestoreRequest) map[int]recall
 		if err != nil { // the node's Store says so, too
 			continue
 		}
-		out[i] = recall{sp, max(of.From, miss), plan.Dest.Stride}
+		out[i] = recall{sp, max(of.From, miss), plan.Dest.Stride, bytesOf(plan)}
 	}
 	return out
+}
+
+// bytesOf is how many bytes a plan reads of each block; 0: that depends on the block.
+func bytesOf(plan *layout.ChainPlan) (n int64) {
+	if plan.Size < 0 {
+		return 0
+	}
+	spans, err := plan.Spans(nil, plan.Layers, plan.Size)
+	if err != nil {
+		return 0
+	}
+	for _, x := range spans {
+		n += x.Len
+	}
+	return n
 }
 
 // missing is the first of a chain's blocks that the node's Store lacks, where objects have it and what follows, up to
@@ -245,7 +262,7 @@ func (x *session) more() (n int64) {
 		c := &x.later.Chains[i]
 		of, _ := c.Blocks.In(len(c.Keys))
 		for _, p := range x.cuts[i].sp.run(c.Keys[:of.To], of.From) {
-			n += int64(p.bytes)
+			n += cmp.Or(x.cuts[i].bytes, int64(p.bytes))
 		}
 	}
 	return n

@@ -41,6 +41,29 @@ func TestALongPass(t *testing.T) {
 	})
 }
 
+// A look that takes as long as the time between looks keeps nothing from being sent.
+func TestALongLook(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := newShelf()
+		o := options(b)
+		o.Timeout = mostTimeout
+		n := newNode(t, o, 0)
+		n.put(chain(1, 8*8))
+		b.set(func() {
+			clear(b.calls)
+			b.before = func(call, _ string) {
+				if call == "list" {
+					<-time.After(2 * MaxEvery)
+				}
+			}
+		})
+		n.look()
+		require.Len(t, b.named(blocksDir), 8)
+		require.Equal(t, 1, b.calls["list"])
+	})
+}
+
 // So it does while it waits for the rate of one object.
 func TestALongWait(t *testing.T) {
 	t.Parallel()

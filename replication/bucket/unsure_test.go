@@ -320,8 +320,9 @@ func TestTheIndexIsBounded(t *testing.T) {
 	require.Empty(t, b.named(blocksDir))
 }
 
-// Where too much would have to be said of objects that are not read, they are removed.
-func TestAnUnreadObjectIsRemovedForManyDeletions(t *testing.T) {
+// Where too much would have to be said of objects that are not read, a deletion fails, and they stay. What was said of
+// them is not said again, and once they are read it can be made.
+func TestADeletionOfWhatIsNotRead(t *testing.T) {
 	t.Parallel()
 	b := newShelf()
 	n := newNode(t, options(b), 0)
@@ -333,35 +334,62 @@ func TestAnUnreadObjectIsRemovedForManyDeletions(t *testing.T) {
 	b.deny("get", blocksDir)
 	other := newNode(t, options(b), 0)
 	other.look()
-	_, err := other.Delete(t.Context(), other.scope(), chain(3, 100))
-	require.NoError(t, err)
+	remove := func(k skep.Key) error {
+		_, err := other.Delete(t.Context(), other.scope(), []skep.Key{k})
+		return err
+	}
+	sp := other.all()[0]
+	sp.mu.Lock()
+	for id := range sp.unread { // as of many deletions
+		sp.unread[id] = leftOut{nextLook, maxNamed/2 - 1}
+	}
+	sp.mu.Unlock()
+	for range 2 {
+		require.NoError(t, remove(keys[7]))
+	}
+	for range 2 {
+		err := remove(keys[6])
+		require.ErrorIs(t, err, skep.Unavailable)
+		require.ErrorContains(t, err, "bucket.index_bytes")
+	}
 	require.Len(t, b.named(blocksDir), 2)
-	_, err = other.Delete(t.Context(), other.scope(), chain(4, maxNamed*3/4))
-	require.NoError(t, err)
-	require.Empty(t, b.named(blocksDir))
+
+	b.set(func() { b.denies = nil })
+	other.look()
+	require.Equal(t, 7, other.find(keys))
+	require.NoError(t, remove(keys[6]))
+	again := newNode(t, options(b), 0)
+	require.Equal(t, 6, again.find(keys))
+	require.Equal(t, 8, again.find(more))
 }
 
-// Nor is it said in many calls of one key each.
-func TestAnUnreadObjectIsRemovedForManyDeletionsOfOneKey(t *testing.T) {
+// Objects that no call reads for a moment stay, however much was deleted lately: who deletes then has to do it again.
+func TestObjectsThatAreNotReadForAMoment(t *testing.T) {
 	t.Parallel()
 	b := newShelf()
 	o := options(b)
 	o.ObjectBytes = blockSize
-	n := newNode(t, o, 0)
-	n.put(chain(1, 200))
+	n, other := newNode(t, o, 0), newNode(t, o, 0)
+	const objects = mostFailed + 16
+	_, err := other.Delete(t.Context(), other.scope(), chain(1, maxNamed/objects+maxNamed/(2*objects)))
+	require.NoError(t, err)
+	keys := chain(2, objects)
+	n.put(keys)
 	n.look()
-	b.deny("get", blocksDir)
-	other := newNode(t, options(b), 0)
-	for _, k := range chain(2, maxNamed/200) {
-		_, err := other.Delete(t.Context(), other.scope(), []skep.Key{k})
-		require.NoError(t, err)
-	}
-	require.Len(t, b.named(blocksDir), 200)
-	for _, k := range chain(3, 1) {
-		_, err := other.Delete(t.Context(), other.scope(), []skep.Key{k})
-		require.NoError(t, err)
-	}
-	require.Empty(t, b.named(blocksDir))
+	b.set(func() {
+		b.before = func(call, name string) {
+			b.set(func() { b.away = call == "get" && strings.Contains(name, blocksDir) })
+		}
+	})
+	require.ErrorIs(t, other.turn(), skep.Unavailable)
+	_, err = other.Delete(t.Context(), other.scope(), keys[objects-1:])
+	require.ErrorIs(t, err, skep.Unavailable)
+	require.Len(t, b.named(blocksDir), objects)
+
+	b.set(func() { b.before, b.away = nil, false })
+	_, err = other.Delete(t.Context(), other.scope(), keys[objects-1:])
+	require.NoError(t, err)
+	require.Equal(t, objects-1, other.find(keys))
 }
 
 // What is owed of objects that a look leaves out is bounded by objects times keys, too. Of those that leave the index
@@ -370,10 +398,12 @@ func TestWhatIsOwedOfUnreadObjects(t *testing.T) {
 	t.Parallel()
 	s := newSpace(testKey, &skep.NamespaceSpec{Tenant: "t", Name: "n"}, &held{most: 1 << 20})
 	now := time.Now()
-	s.forget(chain(1, maxNamed/100), now)
-	s.adopt(newObject(s, "known", 1, [saltSize]byte{}), []record{{key: chain(2, 1)[0]}}, nil, now, now)
-	for i := range 1000 {
-		s.leave(fmt.Sprint(i), nextLook)
+	_, err := s.forget(chain(1, maxNamed/100), now)
+	require.NoError(t, err)
+	known := newObject(s, "known", 1, [saltSize]byte{})
+	require.NoError(t, s.adopt(known, []record{{key: chain(2, 1)[0]}}, nil, now, now))
+	for i := range 200 {
+		require.Equal(t, i >= 100, s.leave(fmt.Sprint(i), nextLook) != nil)
 	}
 	s.unlearn()
 	owed := 0
@@ -381,9 +411,10 @@ func TestWhatIsOwedOfUnreadObjects(t *testing.T) {
 		owed += len(keys)
 	}
 	require.LessOrEqual(t, owed, maxNamed)
-	require.Len(t, s.condemned, 900)
+	require.Len(t, s.unread, 101)
 	require.Contains(t, s.unread, "known")
 	require.Empty(t, s.owed["known"])
+	require.Empty(t, s.condemned)
 }
 
 // Objects of which nobody knows are few: with so many nothing is sent.
