@@ -17,8 +17,9 @@ import (
 // Bucket is object storage. Names are of lower-case letters, digits, '-' and '/'. What was put is seen by every Get
 // and List that begins after it.
 type Bucket interface {
-	// Put stores an object, all of it or nothing. After an error it may be there. Names that end in /spec alone are put
-	// again, by any node, as bytes that differ and say the same: one of them is there.
+	// Put stores an object, all of it or nothing. After an error it may be there. Names that end in /spec are put again,
+	// by any node, as bytes that differ and say the same: one of them is there. Announcements and deletions are put again,
+	// by who has put them, as the same bytes; objects of blocks are not.
 	Put(ctx context.Context, name string, body []byte) error
 	// Get gives n bytes of an object from off on; n below 0: all of it. What was cut off on its way is an error: what
 	// is Damaged is removed, and of a deletion with all that it may concern.

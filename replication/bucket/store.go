@@ -34,7 +34,7 @@ type Options struct {
 	Every       time.Duration // between passes, and looks at what other nodes wrote; 0: 30 s
 	MaxBytes    int64         // of all objects; beyond, the oldest are removed; 0: any
 	// IndexBytes is how much memory the index may take, about 192 bytes a block. Beyond, nothing is sent, and what others
-	// have sent is left out. 0: 1 GiB.
+	// have sent is left out, of which only so much can be deleted. 0: 1 GiB.
 	IndexBytes int64
 	Budget     Budget
 	// Alone says that no other node writes below the bucket's prefix: a deletion need not look for what it wrote.
