@@ -3,7 +3,6 @@ package bucket
 import (
 	"context"
 	"errors"
-	"slices"
 	"time"
 
 	"github.com/skepkv/skep"
@@ -19,7 +18,8 @@ const (
 	knownAnnounced = 64
 )
 
-// whole stands for all keys of an object where it says what is deleted.
+// whole stands for all keys of an object where it says what is deleted. So the key of zeros is no good one: who deletes
+// it deletes all of each object that has it, or may have.
 var whole skep.Key
 
 // announcement says in the bucket, before the call begins that puts an object, which blocks it may have. It goes once
@@ -45,7 +45,7 @@ func (s *Store) announce(ctx context.Context, sp *space, id string, blocks []ske
 	if err != nil {
 		return nil, err
 	}
-	return blocks, s.asked(ctx, func(ctx context.Context) error {
+	return blocks, s.asked(ctx, &s.why.writes, func(ctx context.Context) error {
 		s.budget.owe(1, 0, 0)
 		return s.o.Bucket.Put(ctx, name, b)
 	})
@@ -138,7 +138,7 @@ func (s *space) doubtful(id string, d *doubt, gone map[skep.Key]bool) {
 		d.keys, d.has = nil, nil
 	}
 	s.doubts[id] = d
-	if gone[whole] {
+	if d.said = gone[whole]; d.said {
 		return
 	}
 	if s.owedAll || time.Now().Before(s.quiet) {
@@ -157,7 +157,7 @@ func (s *space) owe(id string, d *doubt, k skep.Key) {
 	switch {
 	case d.has[k]:
 		s.owed[id] = append(s.owed[id], k)
-	case d.has == nil && !slices.Contains(s.owed[id], whole):
-		s.owed[id] = append(s.owed[id], whole)
+	case d.has == nil && !d.said:
+		s.owed[id] = append(s.owed[id], d.all()...)
 	}
 }

@@ -110,6 +110,27 @@ func TestWhatIsNotAnnounced(t *testing.T) {
 	require.Empty(t, b.named(announcedDir))
 }
 
+// Where nobody knows what is in an object that may come yet, it is said once that all of it is deleted.
+func TestOfWhatIsNotKnownAllIsSaidOnce(t *testing.T) {
+	t.Parallel()
+	b := newShelf()
+	keys := chain(1, 8)
+	killed(t, b, keys)
+	b.deny("get", announcedDir)
+	for range 2 { // the second one reads that it was said
+		n := newNode(t, options(b), 0)
+		for i := range 3 {
+			_, err := n.Delete(t.Context(), n.scope(), keys[i:i+1])
+			require.NoError(t, err)
+		}
+		require.Len(t, b.named(unsureDir), 1)
+	}
+	b.set(func() { b.denies = nil })
+	b.arrive()
+	again := newNode(t, options(b), 0)
+	require.Zero(t, again.find(keys))
+}
+
 // What a killed process announced, and never comes, is removed by who looks, and so is what was said of it.
 func TestAnAnnouncementEnds(t *testing.T) {
 	t.Parallel()

@@ -17,13 +17,15 @@ import (
 // Bucket is object storage. Names are of lower-case letters, digits, '-' and '/'. What was put is seen by every Get
 // and List that begins after it.
 type Bucket interface {
-	// Put stores an object, all of it or nothing. After an error it may be there. No name is put twice with what
-	// differs.
+	// Put stores an object, all of it or nothing. After an error it may be there. Names that end in /spec are put again,
+	// by any node, as bytes that differ and say the same: one of them is there. Announcements and deletions are put again,
+	// by who has put them, as the same bytes; objects of blocks are not.
 	Put(ctx context.Context, name string, body []byte) error
-	// Get gives n bytes of an object from off on; n below 0: all of it.
+	// Get gives n bytes of an object from off on; n below 0: all of it. What was cut off on its way is an error: what
+	// is Damaged is removed, and of a deletion with all that it may concern.
 	//
 	// Errors: NotFound; Damaged where all of it is more than MaxObjectBytes; Unavailable and others where it cannot be
-	// asked.
+	// asked, or does not give those bytes.
 	Get(ctx context.Context, name string, off, n int64) ([]byte, error)
 	// List calls each with every object whose name begins with prefix, in the order of names, until it returns an
 	// error.

@@ -11,7 +11,8 @@ import (
 	"github.com/skepkv/skep"
 )
 
-// Budget bounds what a node sends to the bucket and fetches from it.
+// Budget bounds what a node sends to the bucket and fetches from it. Looks at the bucket, deletions and calls that are
+// made again are paid by what is sent and fetched later; the first look of each process is beyond it.
 type Budget struct {
 	Rate     int64 // bytes a second, sent; 0: as many as go
 	SendADay int64 // bytes; 0: any
@@ -49,7 +50,9 @@ func (b *Budget) validate() error {
 }
 
 // A day's budget comes by the second, and up to an hour of it is saved. There is none at the start: a server that is
-// started again and again spends no more.
+// started again and again sends and fetches no more. But its first look is made whatever is left, for without it
+// nothing can be deleted, and what that owes ends with the process: each start costs a listing, and the indexes of all
+// objects.
 const (
 	day   = 24 * time.Hour
 	saved = time.Hour

@@ -23,11 +23,14 @@ func (s *Store) Delete(ctx context.Context, sc skep.Scope, keys []skep.Key) (int
 	if sp == nil {
 		return s.Store.Delete(ctx, sc, keys)
 	}
+	var full error
 	for {
 		sp.puts.Lock()
-		wait := sp.forget(keys, time.Now())
+		var wait chan struct{}
+		wait, full = sp.forget(keys, time.Now())
 		if sp.other != nil { // nothing is sent to it
-			sp.other.forget(keys, time.Now())
+			_, err := sp.other.forget(keys, time.Now())
+			full = errors.Join(full, err)
 		}
 		sp.puts.Unlock()
 		if wait == nil {
@@ -40,8 +43,9 @@ func (s *Store) Delete(ctx context.Context, sc skep.Scope, keys []skep.Key) (int
 		}
 	}
 	n, err := s.Store.Delete(ctx, sc, keys)
-	if unread := s.isLoaded(ctx); unread != nil {
-		return n, errors.Join(err, unread)
+	err = errors.Join(err, full)
+	if early := s.isLoaded(ctx); early != nil {
+		return n, errors.Join(err, early)
 	}
 	if err = errors.Join(err, s.settle(ctx, sp)); sp.other != nil {
 		err = errors.Join(err, s.settle(ctx, sp.other))
@@ -91,39 +95,60 @@ func (s *Store) pay(ctx context.Context, sp *space) error {
 	return nil
 }
 
+// maxSaid is how many keys one object says are deleted.
+const maxSaid = 2 * mergeKeys
+
 // payIn pays what is deleted of objects that are there, or of those that may come yet.
 func (s *Store) payIn(ctx context.Context, sp *space, dir string) error {
+	for more := true; more; {
+		var err error
+		if more, err = s.payPiece(ctx, sp, dir); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// payPiece pays as much as one object says; more: that was not all.
+func (s *Store) payPiece(ctx context.Context, sp *space, dir string) (more bool, err error) {
 	d := deletion{Of: map[string][][]byte{}}
 	sp.mu.RLock()
-	counts := map[string]int{}
+	said, left := map[string][]skep.Key{}, maxSaid
 	for id, keys := range sp.owed {
 		if (sp.doubts[id] != nil) != (dir == unsureDir) {
 			continue
 		}
+		keys = keys[:min(len(keys), left)]
 		for i := range keys {
 			d.Of[id] = append(d.Of[id], keys[i][:])
 		}
-		counts[id] = len(keys)
+		said[id] = keys
+		if left -= len(keys); left == 0 {
+			break
+		}
 	}
 	sp.mu.RUnlock()
 	if len(d.Of) == 0 {
-		return nil
+		return false, nil
 	}
 	of, err := s.say(ctx, sp, dir, time.Now(), &d)
 	if err != nil {
-		return err
+		return false, err
 	}
 	sp.mu.Lock()
 	defer sp.mu.Unlock()
 	sp.heard[of] = hearing{&d, time.Now()}
-	for id, n := range counts {
-		if left := sp.owed[id]; len(left) > n {
-			sp.owed[id] = left[n:]
+	for id, was := range said {
+		n := len(was)
+		if now := sp.owed[id]; len(now) < n || !slices.Equal(now[:n], was) {
+			continue // something else is owed now
+		} else if len(now) > n {
+			sp.owed[id] = now[n:]
 		} else {
 			delete(sp.owed, id)
 		}
 	}
-	return nil
+	return left == 0, nil
 }
 
 // say puts an object that says what is deleted, and gives its name in the space.
@@ -134,7 +159,7 @@ func (s *Store) say(ctx context.Context, sp *space, dir string, at time.Time, d 
 	if err != nil {
 		return "", err
 	}
-	return of, s.asked(ctx, func(ctx context.Context) error {
+	return of, s.asked(ctx, &s.why.writes, func(ctx context.Context) error {
 		s.budget.owe(1, 0, 0)
 		return s.o.Bucket.Put(ctx, name, b)
 	})
@@ -190,8 +215,8 @@ func concerns(of, n *skep.NamespaceSpec) bool {
 func (s *Store) without(ctx context.Context, some func(*skep.NamespaceSpec) bool, before, after func() error) error {
 	s.purging(some)
 	err := s.meetOwn(ctx, some)
-	unread := s.isLoaded(ctx)
-	if err == nil && unread == nil {
+	early := s.isLoaded(ctx)
+	if err == nil && early == nil {
 		err = s.meetOthers(ctx)
 	}
 	var list []*space
@@ -205,13 +230,13 @@ func (s *Store) without(ctx context.Context, some func(*skep.NamespaceSpec) bool
 		defer sp.passed()
 		list = append(list, sp)
 		sp.puts.Lock()
-		sp.forgetAll(time.Now())
+		sp.forgetAll(time.Now(), s.o.Alone)
 		sp.puts.Unlock()
 	}
 	if before != nil {
 		err = errors.Join(err, before())
 	}
-	if err = errors.Join(err, unread); unread != nil { // the first look that is read removes what it finds
+	if err = errors.Join(err, early); early != nil { // the first look that is read removes what it finds
 		return err
 	}
 	for _, sp := range list {
@@ -237,7 +262,9 @@ func (s *Store) meetOwn(ctx context.Context, some func(*skep.NamespaceSpec) bool
 	return nil
 }
 
-// meetOthers makes the spaces known that others have sent of since this node has looked.
+// meetOthers makes the spaces known that others have sent of since this node has looked. Where one has objects, and
+// nobody can say whose they are, that is an error once all others are known: they may be of what is purged, for a
+// space's name does not tell. Those of a key that this node does not have are not.
 func (s *Store) meetOthers(ctx context.Context) error {
 	if s.o.Alone {
 		return nil
@@ -246,12 +273,24 @@ func (s *Store) meetOthers(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	var errs []error
 	for name, l := range of {
-		if _, err := s.known(ctx, name, l); err != nil {
-			return err
+		sp, err := s.known(ctx, name, l)
+		e, is := errors.AsType[*skep.Error](err)
+		switch kind := skep.KindOf(err); {
+		case is && kind == skep.Version && e.Field == keyField:
+		case err == nil && sp == nil, kind == skep.NotFound:
+			err = damaged(name+specName, "namespace of objects", "gone", "one")
+			fallthrough
+		case kind == skep.Damaged, kind == skep.Version, kind == skep.Denied:
+			if len(l.objects) > 0 {
+				errs = append(errs, err)
+			}
+		case err != nil: // nor would it answer for the next one
+			return errors.Join(append(errs, err)...)
 		}
 	}
-	return nil
+	return errors.Join(errs...)
 }
 
 // purge is one that other nodes may have yet to hear of.
@@ -269,7 +308,7 @@ func (s *Store) purging(some func(*skep.NamespaceSpec) bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now := time.Now()
-	s.purges = slices.DeleteFunc(s.purges, func(p purge) bool { return now.Sub(p.from) > forgetFor })
+	s.purges = slices.DeleteFunc(s.purges, func(p purge) bool { return now.Sub(p.from) > pauseFor })
 	if len(s.purges) >= maxPurges { // of all namespaces nothing is taken then
 		s.purges, some = nil, func(*skep.NamespaceSpec) bool { return true }
 	}
@@ -287,7 +326,7 @@ func (s *Store) clear(ctx context.Context, sp *space) error {
 
 // removeAll removes all objects of a space, but for what was deleted of such as may come yet; the caller passes.
 func (s *Store) removeAll(ctx context.Context, sp *space) error {
-	sp.forgetAll(time.Now())
+	sp.forgetAll(time.Now(), s.o.Alone)
 	var names, said []string
 	for n := 1; ; n++ {
 		of, err := s.list(ctx, sp.name+"/")

@@ -2,6 +2,7 @@ package bucket
 
 import (
 	"context"
+	"fmt"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -68,10 +69,7 @@ func TestDeletionsThatAreGoneAreForgotten(t *testing.T) {
 func TestDeletingANamespaceAgain(t *testing.T) {
 	t.Parallel()
 	b := newShelf()
-	n := newNode(t, options(b), 0)
-	keys := chain(1, 8)
-	n.put(keys)
-	n.look()
+	n, keys := one(t, b)
 	b.set(func() { b.away = true })
 	require.ErrorIs(t, n.DeleteNamespace(t.Context(), n.ns), skep.Unavailable)
 	b.set(func() { b.away = false })
@@ -95,6 +93,177 @@ func TestAPurgeLooksForWhatOthersSent(t *testing.T) {
 	again.look()
 	again.open("another")
 	require.Zero(t, again.find(keys))
+}
+
+// Nodes that were told of a purge take nothing that another one sends for a while. So nothing is sent for longer, also
+// of a namespace that is made then, and what is sent later stays. Where there is one node it sends at once.
+func TestWhatIsSentAfterAPurgeStays(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := newShelf()
+		n, other := newNode(t, options(b), 0), newNode(t, options(b), 0)
+		for _, n := range []*node{n, other} {
+			require.NoError(t, n.Purge(t.Context(), skep.Purge{Tenant: "t"}))
+			<-time.After(time.Minute)
+		}
+		keys := chain(1, 8)
+		n.put(keys)
+		n.open("another")
+		n.put(keys)
+		n.look()
+		<-time.After(forgetFor - 90*time.Second) // the first node takes again what is sent
+		n.look()
+		require.Empty(t, b.named(blocksDir))
+		<-time.After(MaxEvery)
+		n.look()
+		for range 2 {
+			other.look()
+			require.Equal(t, 8, other.find(keys))
+		}
+		require.Len(t, b.named(blocksDir), 2)
+
+		o := options(newShelf())
+		o.Alone = true
+		alone := newNode(t, o, 0)
+		require.NoError(t, alone.Purge(t.Context(), skep.Purge{Tenant: "t"}))
+		alone.put(keys)
+		alone.look()
+		require.EqualValues(t, 1, alone.Usage().SentObjects)
+	})
+}
+
+// However much is owed, no object that says so is too large to be read.
+func TestWhatIsDeletedIsSaidInPieces(t *testing.T) {
+	t.Parallel()
+	b := newShelf()
+	n, keys := one(t, b)
+	sp := n.all()[0]
+	for id := range sp.objects { // as of many calls that failed
+		sp.owed[id] = chain(2, maxSaid+maxSaid/2)
+	}
+	_, err := n.Delete(t.Context(), n.scope(), keys[4:])
+	require.NoError(t, err)
+	require.Empty(t, sp.owed)
+	said := b.named(deletedDir)
+	require.Len(t, said, 2)
+	for _, name := range said {
+		require.Less(t, len(b.objects[name]), 64*maxSaid)
+	}
+	other := newNode(t, options(b), 0)
+	require.Equal(t, 4, other.find(keys))
+}
+
+// What becomes owed of an object while something else is said of it stays owed.
+func TestWhatIsOwedMeanwhile(t *testing.T) {
+	t.Parallel()
+	b := newShelf()
+	n, keys := newNode(t, options(b), 0), chain(1, 8)
+	n.put(keys)
+	b.set(func() { b.late = true })
+	require.Error(t, n.turn())
+	sp := n.all()[0]
+	b.set(func() {
+		b.before = func(call, name string) {
+			if call == "put" && strings.Contains(name, unsureDir) {
+				b.set(func() { b.before = nil })
+				sp.forgetAll(time.Now(), false) // as a purge that waits
+			}
+		}
+	})
+	_, err := n.Delete(t.Context(), n.scope(), keys[7:])
+	require.NoError(t, err)
+	sp.mu.RLock()
+	defer sp.mu.RUnlock()
+	require.Len(t, sp.owed, 1)
+	for _, owed := range sp.owed {
+		require.ElementsMatch(t, keys, owed)
+	}
+}
+
+// A purge that cannot know whose objects are, for what says it is damaged or gone, does not say that it is done. Where
+// a node knows it, what is gone is put again, and the purge can be. What another key seals concerns nobody.
+func TestAPurgeOfWhatNobodyKnows(t *testing.T) {
+	t.Parallel()
+	b := newShelf()
+	n, _ := one(t, b)
+	spec := n.all()[0].name + specName
+	was := b.objects[spec]
+	purges := func(o Options) error {
+		return newNode(t, o, 0).Purge(t.Context(), skep.Purge{Tenant: "another"})
+	}
+	require.NoError(t, purges(options(b)))
+	o := options(b)
+	o.Key = make([]byte, KeySize)
+	require.NoError(t, purges(o))
+
+	spoilt := append([]byte{was[0] ^ 1}, was[1:]...)
+	b.set(func() { b.objects[spec] = spoilt })
+	err := purges(options(b))
+	require.ErrorIs(t, err, skep.Damaged)
+	require.ErrorContains(t, err, spec)
+	b.set(func() { delete(b.objects, spec) })
+	err = purges(options(b))
+	require.ErrorIs(t, err, skep.Damaged)
+	require.ErrorContains(t, err, spec)
+	n.look()
+	require.NoError(t, purges(options(b)))
+	require.Len(t, b.named(blocksDir), 1)
+}
+
+// Nor does one whose spec goes while it is read. Where there are no objects it concerns nobody.
+func TestAPurgeOfASpecThatGoes(t *testing.T) {
+	t.Parallel()
+	for _, objects := range []bool{true, false} {
+		b := newShelf()
+		n := newNode(t, options(b), 0)
+		one(t, b)
+		b.set(func() {
+			for name := range b.objects {
+				if of, dir, id, _ := split(name); dir == blocksDir && !objects {
+					delete(b.objects, name)
+					b.objects[of+announcedDir+id] = nil
+				}
+			}
+			b.before = func(call, name string) {
+				if call == "get" && strings.HasSuffix(name, specName) {
+					b.set(func() { delete(b.objects, name) })
+				}
+			}
+		})
+		err := n.Purge(t.Context(), skep.Purge{Tenant: "another"})
+		if objects {
+			require.ErrorIs(t, err, skep.Damaged)
+			require.ErrorContains(t, err, specName)
+		} else {
+			require.NoError(t, err)
+		}
+	}
+}
+
+// Nor does it keep what is known from going.
+func TestAPurgeBesideWhatNobodyKnows(t *testing.T) {
+	t.Parallel()
+	b := newShelf()
+	n, from := newNode(t, options(b), 0), newNode(t, options(b), 0)
+	for i := range 16 {
+		from.open(fmt.Sprint("namespace ", i))
+		from.put(chain(i, 8))
+	}
+	from.look()
+	spoilt := b.named(specName)[4:12]
+	b.set(func() {
+		for _, name := range spoilt {
+			b.objects[name] = []byte("spoilt")
+		}
+	})
+	err := n.Purge(t.Context(), skep.Purge{Tenant: "t"})
+	require.ErrorIs(t, err, skep.Damaged)
+	left := b.named(blocksDir)
+	require.Len(t, left, len(spoilt))
+	for i, name := range spoilt {
+		require.ErrorContains(t, err, name)
+		require.Equal(t, name[:spaceSize], left[i][:spaceSize])
+	}
 }
 
 // However many purges there are, so many are remembered; beyond, nothing of others is taken.
@@ -134,10 +303,7 @@ func TestObjectsThatSayNothing(t *testing.T) {
 func TestWhatIsDeletedWhileAnotherDeletionIsTold(t *testing.T) {
 	t.Parallel()
 	b := newShelf()
-	n := newNode(t, options(b), 0)
-	keys := chain(1, 8)
-	n.put(keys)
-	n.look()
+	n, keys := one(t, b)
 	sp := n.all()[0]
 	b.set(func() {
 		b.before = func(call, name string) {

@@ -2,6 +2,7 @@ package bucket
 
 import (
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -53,6 +54,10 @@ func TestAStorageThatDeniesDeletions(t *testing.T) {
 
 	b.set(func() { b.denies = nil })
 	require.NoError(t, n.Purge(t.Context(), skep.Purge{Namespace: n.ns}))
+	sp := n.all()[0]
+	sp.mu.Lock()
+	sp.paused = time.Time{} // as a quarter of an hour later
+	sp.mu.Unlock()
 	n.put(chain(31, 8))
 	for range 3 {
 		n.look()

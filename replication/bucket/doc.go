@@ -35,13 +35,18 @@
 //
 // What cannot be read. An object that the server refuses, of another version, or for which the index has no room
 // (Options.IndexBytes), is left out, counted, and read again at the next look, or when there is room. What is deleted
-// is said of it, too; where that would be too much (maxNamed) it is removed. One that is damaged is removed. Where what
-// says what is deleted is refused, nothing of the namespace is found; where it is damaged, all its objects go.
+// is said of it, too, each key once of each object: a node that has not read it does not know which keys it has. Where
+// that is too much (maxNamed) deletions fail until the objects were read, or there is room for them, or they went. So a
+// node whose index stays too small fails in time: its objects may be in others' indexes, and none is removed for that.
+// One that is damaged is removed. Where what says what is deleted is refused, nothing of the namespace is found; where
+// it is damaged, all its objects go; where it is of a newer version, each look at the namespace ends there, and each
+// deletion in it fails: upgrade all nodes. Where nobody can say whose a space with objects is, each purge and each
+// deletion of a namespace is made of all others, and is an error.
 //
 // Many nodes may share a bucket's prefix, with one key: each reads what the others wrote. While keys change there are
 // two (Options.OtherKey), and a namespace has a space by each: what is found, and what is deleted, is of both. A
 // deletion has to reach each node, as a cluster's do. A node takes no block of another's for forgetFor after it has
-// heard of its deletion.
+// heard of its deletion, and after a purge it sends none for longer (pauseFor), which others would remove.
 //
 // What a killed process was putting. It may come after its blocks were deleted, and a node that begins then has not
 // heard of that. So each object is announced (SPACE/a/ID, with its keys) before it is looked what of it was deleted,

@@ -220,9 +220,9 @@ func (s *Store) fetch(ctx context.Context, f *fetch, size int64) {
 	var b []byte
 	from := time.Now()
 	tries := 0
-	f.err = s.asked(ctx, func(ctx context.Context) (err error) {
+	f.err = s.asked(ctx, &s.why.reads, func(ctx context.Context) (err error) {
 		if tries++; tries > 1 {
-			s.budget.owe(0, 1, 0)
+			s.budget.owe(0, 1, size) // all of it may have come before
 		}
 		b, err = s.o.Bucket.Get(ctx, name, f.places[0].off, size)
 		return err

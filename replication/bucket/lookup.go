@@ -94,7 +94,7 @@ type beyond struct {
 // past says what there is, unless computing it is quicker or the bucket did not answer lately.
 func (s *Store) past(sp *space, keys []skep.Key, x here, cost *skep.RecomputeCost) (out beyond) {
 	unit := sp.spec.Shape.BlockTokens
-	if x.blocks >= len(keys) || x.tokens != x.blocks*unit || s.why.Load() != nil || !s.takes(sp) {
+	if x.blocks >= len(keys) || x.tokens != x.blocks*unit || s.why.reads.Load() != nil || !s.takes(sp) {
 		return out
 	}
 	run := sp.run(keys, x.blocks)

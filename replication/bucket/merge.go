@@ -37,7 +37,7 @@ func (s *Store) merge(ctx context.Context, sp *space, l *listed) error {
 				n += len(gone)
 			}
 		}
-		if n > mergeKeys || keys+n > 2*mergeKeys {
+		if n > mergeKeys || keys+n > maxSaid {
 			continue
 		}
 		keys += n

@@ -83,7 +83,7 @@ func TestSpacesAreForgotten(t *testing.T) {
 		require.NoError(t, other.Purge(t.Context(), skep.Purge{Tenant: "t"}))
 		n.look()
 		require.Len(t, n.all(), 2)
-		<-time.After(forgetFor + time.Minute)
+		<-time.After(pauseFor + time.Minute)
 		n.look()
 		other.look()
 		require.Len(t, n.all(), 1)

@@ -45,10 +45,12 @@ const (
 // refresh brings the index up to what the bucket has. It says whether the bucket can be asked what that is; where it
 // cannot be read, or removed, there is an error besides.
 func (s *Store) refresh(ctx context.Context) (asked bool, err error) {
+	begun := time.Now()
+	defer func() { s.looked = time.Now() }()
+	s.found.turn(begun)
 	if !s.budget.canList() && s.ready.Load() {
 		return true, nil
 	}
-	begun := time.Now()
 	of, err := s.list(ctx, "")
 	if err != nil {
 		return false, err
@@ -110,7 +112,7 @@ const namesOfCall = 1000
 func (s *Store) walk(ctx context.Context, prefix string, each func(Object)) error {
 	n := 0
 	defer func() { s.budget.owe(1+n/namesOfCall, 0, 0) }()
-	err := s.asking(ctx, func(ctx context.Context, answered func()) error {
+	err := s.asking(ctx, &s.why.reads, func(ctx context.Context, answered func()) error {
 		return s.o.Bucket.List(ctx, prefix, func(x Object) error {
 			if n++; n%namesOfCall == 0 {
 				answered()
@@ -120,12 +122,12 @@ func (s *Store) walk(ctx context.Context, prefix string, each func(Object)) erro
 		})
 	})
 	if skep.KindOf(err) == skep.Denied { // who may not list it can do nothing with it
-		s.why.Store(&err)
+		s.why.reads.Store(&err)
 	}
 	return err
 }
 
-// known is the space of that name, which is read where it is not known; nil: it is being made, or cannot be read.
+// known is the space of that name, which is read where it is not known; nil: nobody says whose it is.
 func (s *Store) known(ctx context.Context, name string, l *listed) (*space, error) {
 	s.mu.Lock()
 	sp := s.spaces[name]
@@ -135,10 +137,10 @@ func (s *Store) known(ctx context.Context, name string, l *listed) (*space, erro
 	}
 	var spec skep.NamespaceSpec
 	if err := s.text(ctx, name+specName, &spec); err != nil {
-		return nil, s.unread(name+specName, err)
+		return nil, err
 	}
 	if spaceOf(s.o.Key, &spec) != name && (s.o.OtherKey == nil || spaceOf(s.o.OtherKey, &spec) != name) {
-		return nil, s.unread(name+specName, damaged(name+specName, "space", name, "that of the namespace it names"))
+		return nil, damaged(name+specName, "space", name, "that of the namespace it names")
 	}
 	sp = s.spaceNamed(&spec)
 	if sp.name != name {
@@ -171,8 +173,17 @@ func (s *Store) refreshSpace(ctx context.Context, name string, l *listed) error 
 // takeIn is refreshSpace by one listing.
 func (s *Store) takeIn(ctx context.Context, name string, l *listed) error {
 	sp, err := s.known(ctx, name, l)
-	if sp == nil || err != nil {
-		return err
+	if err != nil {
+		return s.unreadable(name+specName, err)
+	}
+	if sp == nil {
+		return nil
+	}
+	if !l.spec && len(l.objects) > 0 { // it went: nobody else knows whose they are
+		sp.named.Store(false)
+		if err := s.name(ctx, sp); err != nil {
+			s.o.Logger.Warn("a bucket does not say whose objects are", "name", name+specName, "error", err)
+		}
 	}
 	if err := enter(ctx, sp.looking); err != nil {
 		return err
@@ -199,10 +210,11 @@ func (s *Store) takeIn(ctx context.Context, name string, l *listed) error {
 			s.o.Logger.Error("no object of a namespace is read", "tenant", sp.spec.Tenant, "namespace", sp.spec.Name,
 				"error", err)
 			sp.unlearn()
+			var full error
 			for id := range l.objects {
-				sp.leave(id, nextLook)
+				full = cmp.Or(full, sp.leave(id, nextLook))
 			}
-			return s.pay(ctx, sp)
+			return errors.Join(full, s.pay(ctx, sp))
 		default:
 			return err
 		}
@@ -217,7 +229,7 @@ func (s *Store) takeIn(ctx context.Context, name string, l *listed) error {
 	sp.keepOnly(l)
 	damaged, err := s.adopt(ctx, sp, l, gone)
 	if err != nil {
-		return err
+		return errors.Join(err, s.pay(ctx, sp))
 	}
 	s.withdraw(ctx, sp, sp.settleUnsure(l)...)
 	sp.looked = l.begun
@@ -237,10 +249,17 @@ func (s *Store) takeIn(ctx context.Context, name string, l *listed) error {
 }
 
 // adopt reads the indexes of the objects that are new, the newest first, and names those that are to be removed:
-// nobody can read them. What else cannot be read is left out, and no error unless the caller gave it up.
+// nobody can read them. What else cannot be read is left out, and no error unless the caller gave it up, or too much
+// is deleted of what is left out.
 func (s *Store) adopt(ctx context.Context, sp *space, l *listed, gone goneKeys) (useless []string, err error) {
 	var mu sync.Mutex
 	failed, refused := 0, 0
+	var tooMany error
+	left := func(full error) {
+		mu.Lock()
+		defer mu.Unlock()
+		tooMany = cmp.Or(tooMany, full)
+	}
 	enough := func() bool {
 		mu.Lock()
 		defer mu.Unlock()
@@ -255,17 +274,17 @@ func (s *Store) adopt(ctx context.Context, sp *space, l *listed, gone goneKeys) 
 		}
 		switch {
 		case full:
-			sp.leave(id, withRoom)
+			left(sp.leave(id, withRoom))
 			continue
 		case enough():
-			sp.leave(id, nextLook)
+			left(sp.leave(id, nextLook))
 			continue
 		}
 		g.Go(func() error {
 			name := sp.name + blocksDir + id
 			o, records, why := s.indexOf(ctx, sp, id, l.objects[id])
 			if why == nil {
-				sp.adopt(o, records, gone[id], l.begun, time.Now())
+				left(sp.adopt(o, records, gone[id], l.begun, time.Now()))
 				return nil
 			}
 			if ctx.Err() != nil {
@@ -273,10 +292,10 @@ func (s *Store) adopt(ctx context.Context, sp *space, l *listed, gone goneKeys) 
 			}
 			when := nextLook
 			mu.Lock()
-			defer mu.Unlock()
 			switch kind := skep.KindOf(why); kind {
-			case skep.NotFound:
-				return nil // it was removed meanwhile
+			case skep.NotFound: // it was removed meanwhile
+				mu.Unlock()
+				return nil
 			case skep.Damaged:
 				useless = append(useless, name)
 			case skep.Version:
@@ -286,19 +305,22 @@ func (s *Store) adopt(ctx context.Context, sp *space, l *listed, gone goneKeys) 
 			default:
 				failed++
 			}
-			if s.unread(name, why) != nil {
+			mu.Unlock()
+			if s.unreadable(name, why) != nil {
 				s.o.Logger.Warn("an object is left out", "name", name, "error", why)
 			}
-			sp.leave(id, when)
+			left(sp.leave(id, when))
 			return nil
 		})
 	}
-	err = g.Wait()
+	if err = g.Wait(); err == nil {
+		err = tooMany
+	}
 	return useless, err
 }
 
-// unread notes that an object cannot be read. The error stays one where the bucket could not be asked.
-func (s *Store) unread(name string, err error) error {
+// unreadable notes that an object cannot be read. The error stays one where the bucket could not be asked.
+func (s *Store) unreadable(name string, err error) error {
 	switch skep.KindOf(err) {
 	case skep.NotFound:
 		return nil // it was removed meanwhile
@@ -312,7 +334,7 @@ func (s *Store) unread(name string, err error) error {
 
 // text reads an object of one text.
 func (s *Store) text(ctx context.Context, name string, v any) error {
-	return s.asked(ctx, func(ctx context.Context) error {
+	return s.asked(ctx, &s.why.reads, func(ctx context.Context) error {
 		b, err := s.o.Bucket.Get(ctx, name, 0, -1)
 		s.budget.owe(0, 1, int64(len(b)))
 		if err != nil {
@@ -369,7 +391,7 @@ func (s *Store) indexOf(ctx context.Context, sp *space, id string, size int64) (
 	}
 	var o *object
 	var records []record
-	err := s.asked(ctx, func(ctx context.Context) error {
+	err := s.asked(ctx, &s.why.reads, func(ctx context.Context) error {
 		from := max(0, size-tailBytes)
 		b, err := s.o.Bucket.Get(ctx, name, from, size-from)
 		s.budget.owe(0, 1, int64(len(b)))
@@ -442,7 +464,8 @@ func (s *Store) trim(ctx context.Context, more int64) (bool, error) {
 // remove removes objects.
 func (s *Store) remove(ctx context.Context, names []string) error {
 	for some := range slices.Chunk(names, namesOfCall) {
-		if err := s.asked(ctx, func(ctx context.Context) error { return s.o.Bucket.Delete(ctx, some) }); err != nil {
+		call := func(ctx context.Context) error { return s.o.Bucket.Delete(ctx, some) }
+		if err := s.asked(ctx, &s.why.writes, call); err != nil {
 			return err
 		}
 	}

@@ -1,6 +1,7 @@
 package bucket
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"io"
@@ -58,12 +59,13 @@ type recall struct {
 	from int // where the chain is cut: the first of its blocks that the node's Store lacked
 	// stride is that of its memory, filled in where the request leaves it to the Store.
 	stride int64
+	bytes  int64 // that are read of each block; 0: all of it
 }
 
 // cuts says which chains are cut in two, and where.
 func (s *Store) cuts(ctx context.Context, r *skep.RestoreRequest) map[int]recall {
 	var out map[int]recall
-	if s.why.Load() != nil { // the bucket did not answer lately
+	if s.why.reads.Load() != nil { // the bucket did not answer lately
 		return nil
 	}
 	for i := range r.Chains {
@@ -87,9 +89,24 @@ func (s *Store) cuts(ctx context.Context, r *skep.RestoreRequest) map[int]recall
 		if err != nil { // the node's Store says so, too
 			continue
 		}
-		out[i] = recall{sp, max(of.From, miss), plan.Dest.Stride}
+		out[i] = recall{sp, max(of.From, miss), plan.Dest.Stride, bytesOf(plan)}
 	}
 	return out
+}
+
+// bytesOf is how many bytes a plan reads of each block; 0: that depends on the block.
+func bytesOf(plan *layout.ChainPlan) (n int64) {
+	if plan.Size < 0 {
+		return 0
+	}
+	spans, err := plan.Spans(nil, plan.Layers, plan.Size)
+	if err != nil {
+		return 0
+	}
+	for _, x := range spans {
+		n += x.Len
+	}
+	return n
 }
 
 // missing is the first of a chain's blocks that the node's Store lacks, where objects have it and what follows, up to
@@ -205,7 +222,7 @@ func (x *session) bringChain(c *skep.Chain, at recall) {
 			case <-wait:
 			case <-ctx.Done():
 			}
-			if s.why.Load() != nil { // nor would it answer this one
+			if s.why.reads.Load() != nil { // nor would it answer this one
 				return
 			}
 			continue
@@ -239,7 +256,19 @@ func (x *session) lend(c *skep.Chunk) {
 	}
 }
 
-// second begins the second part, once all has been fetched, and half of the window is there for it.
+// more is the bytes of the second part, about.
+func (x *session) more() (n int64) {
+	for i := range x.later.Chains {
+		c := &x.later.Chains[i]
+		of, _ := c.Blocks.In(len(c.Keys))
+		for _, p := range x.cuts[i].sp.run(c.Keys[:of.To], of.From) {
+			n += cmp.Or(x.cuts[i].bytes, int64(p.bytes))
+		}
+	}
+	return n
+}
+
+// second begins the second part, once all has been fetched, and half of the window is there for it, or enough.
 func (x *session) second(ctx context.Context) (part, error) {
 	late := func() error { return &skep.Error{Op: "restore", Kind: skep.Deadline, Err: ctx.Err()} }
 	select {
@@ -247,7 +276,8 @@ func (x *session) second(ctx context.Context) (part, error) {
 	case <-ctx.Done():
 		return nil, late()
 	}
-	for x.first.Window > 0 && x.lent.Load() > x.first.Window/2 && x.ctx.Err() == nil {
+	enough := max(x.first.Window/2, x.first.Window-x.more())
+	for x.first.Window > 0 && x.lent.Load() > enough && x.ctx.Err() == nil {
 		select {
 		case <-x.back:
 		case <-x.ctx.Done():

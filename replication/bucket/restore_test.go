@@ -163,3 +163,69 @@ func TestOneWindow(t *testing.T) {
 		require.NoError(t, ses.Close(t.Context()))
 	})
 }
+
+// Where the window has room for all that is left, nothing has to come back first.
+func TestAWindowForAll(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t, options(newShelf()), 0)
+		keys := chain(1, 16)
+		n.put(keys)
+		n.look()
+		_, err := n.own.Delete(t.Context(), n.scope(), keys[12:])
+		require.NoError(t, err)
+		ses, err := n.Restore(t.Context(), &skep.RestoreRequest{Window: 16 * blockSize,
+			Chains: []skep.Chain{{Scope: n.scope(), Keys: keys}}})
+		require.NoError(t, err)
+		var has []skep.Chunk
+		into := make([]skep.Chunk, 4)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+		defer cancel()
+		for len(has) < 16 {
+			k, err := ses.Next(ctx, into)
+			require.NoError(t, err)
+			has = append(has, into[:k]...)
+		}
+		for i := range has {
+			has[i].Release()
+		}
+		require.NoError(t, ses.Close(t.Context()))
+	})
+}
+
+// Of what is left that is what is asked for: a layer of each block, say.
+func TestAWindowForALayerOfAll(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t, options(newShelf()), 0)
+		layered := skep.Shape{Kind: skep.Attention, BlockTokens: 16, Layers: 4, KVHeads: 1, HeadDim: 16, Element: skep.BF16}
+		info, err := n.OpenNamespace(t.Context(),
+			skep.NamespaceSpec{Tenant: "t", Name: "layers", Model: "m", Shape: layered, Chained: true})
+		require.NoError(t, err)
+		n.ns = info.ID
+		keys := chain(1, 16)
+		n.put(keys)
+		n.look()
+		_, err = n.own.Delete(t.Context(), n.scope(), keys[12:])
+		require.NoError(t, err)
+		ses, err := n.Restore(t.Context(), &skep.RestoreRequest{Window: 16 * blockSize / 4,
+			Chains: []skep.Chain{{Scope: n.scope(), Keys: keys, Layers: skep.Only(0, 1)}}})
+		require.NoError(t, err)
+		blocks := 0
+		var has []skep.Chunk
+		into := make([]skep.Chunk, 4)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+		defer cancel()
+		for blocks < 16 {
+			k, err := ses.Next(ctx, into)
+			require.NoError(t, err)
+			has = append(has, into[:k]...)
+			blocks += k
+		}
+		for i := range has {
+			require.NoError(t, has[i].Err)
+			has[i].Release()
+		}
+		require.NoError(t, ses.Close(t.Context()))
+	})
+}

@@ -10,6 +10,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"slices"
+	"unicode/utf8"
 
 	"github.com/zeebo/xxh3"
 
@@ -24,7 +26,7 @@ const (
 	keyIDSize   = 8
 	recordSize  = skep.KeySize + 8 + 8 + 4 + 4
 	tagSize     = 16
-	maxHead     = 8 << 10 // of a block: its name, its parts' names and sizes
+	maxHead     = 16 << 10 // of a block: its name, its parts' names and sizes
 )
 
 // Numbers of what an object seals: each is the nonce of it, and used once.
@@ -112,6 +114,7 @@ type head struct {
 	Depth    int           `json:"depth,omitempty"`
 	Name     []byte        `json:"name,omitempty"`
 	Manifest skep.Manifest `json:"manifest"`
+	Names    [][]byte      `json:"names,omitempty"` // of all parts, where one is not UTF-8: JSON would have another
 }
 
 // builder makes an object of blocks.
@@ -133,6 +136,11 @@ func (b *builder) add(of *skep.StoredBlock, parts []skep.Part) error {
 	h := head{Depth: of.Depth, Name: of.Name, Manifest: of.Manifest}
 	if of.Parent != nil {
 		h.Parent = of.Parent[:]
+	}
+	if slices.ContainsFunc(of.Manifest, func(p skep.PartSpec) bool { return !utf8.ValidString(p.Name) }) {
+		for _, p := range of.Manifest {
+			h.Names = append(h.Names, []byte(p.Name))
+		}
 	}
 	text, err := json.Marshal(h)
 	if err != nil {
@@ -178,6 +186,9 @@ func trail(s *sealer, key, body []byte, number uint32, last []byte) []byte {
 	return binary.LittleEndian.AppendUint32(body, uint32(size))
 }
 
+// keyField is the field of the error for an object of a key that this node does not have.
+const keyField = "key"
+
 // trailer is an object's.
 type trailer struct {
 	salt [saltSize]byte
@@ -195,7 +206,7 @@ func readTrailer(key []byte, name string, size int64, b []byte) (t trailer, err 
 	}
 	b = b[len(magic):]
 	if id := keyID(key); [keyIDSize]byte(b) != id {
-		return t, version("key", fmt.Sprintf("%x", b[:keyIDSize]))
+		return t, version(keyField, fmt.Sprintf("%x", b[:keyIDSize]))
 	}
 	b = b[keyIDSize:]
 	t.salt, b = [saltSize]byte(b), b[saltSize:]
@@ -258,7 +269,10 @@ func readBlock(s *sealer, name string, number uint32, r *record, b []byte) (*ske
 		parent = &k
 	}
 	out.Name = h.Name
-	for _, p := range h.Manifest {
+	for i, p := range h.Manifest {
+		if len(h.Names) == len(h.Manifest) {
+			p.Name = string(h.Names[i])
+		}
 		if p.Size < 0 || p.Size > int64(len(b)) {
 			return nil, 0, out, damaged(name, "size of part "+p.Name, p.Size, len(b))
 		}

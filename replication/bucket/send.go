@@ -40,14 +40,10 @@ func (s *Store) pass(ctx context.Context) error {
 			continue
 		}
 		for at := uint64(0); ; {
-			size, next, err := s.passObject(ctx, info, at)
-			if err != nil {
+			if at, err = s.passObjects(ctx, info, at); err != nil {
 				return err
 			}
-			if err := s.budget.wait(ctx, size); err != nil {
-				return err
-			}
-			if at = next; at == 0 {
+			if at == 0 {
 				break
 			}
 		}
@@ -64,27 +60,41 @@ func used(st *skep.Stats) int64 {
 	return n
 }
 
-// passObject sends one object of blocks of a namespace from a place of its listing on, where there are so many, and
-// says where to go on.
-func (s *Store) passObject(ctx context.Context, info skep.NamespaceInfo, at uint64) (
-	size int64, next uint64, err error) {
+// rest waits until so many bytes may go by the rate, and looks at the bucket where it is time: a pass may take hours.
+func (s *Store) rest(ctx context.Context, n int64) error {
+	for {
+		if err := s.budget.wait(ctx, min(n, paceStep)); err != nil {
+			return err
+		}
+		if time.Since(s.looked) >= s.o.Every {
+			if asked, err := s.refresh(ctx); !asked {
+				return err
+			} else if err != nil {
+				s.o.Logger.Warn("object storage", "error", err)
+			}
+		}
+		if n -= paceStep; n <= 0 {
+			return nil
+		}
+	}
+}
+
+// passObjects sends an object or more of blocks of a namespace from a place of its listing on, where there are so many,
+// and says where to go on.
+func (s *Store) passObjects(ctx context.Context, info skep.NamespaceInfo, at uint64) (next uint64, err error) {
 	sp, err := s.spaceOf(ctx, info.ID)
 	if err != nil || sp == nil {
-		return 0, 0, nil // deleted meanwhile
+		return 0, nil // deleted meanwhile
 	}
-	if err := sp.pass(ctx); err != nil {
-		return 0, 0, err
-	}
-	defer sp.passed()
 	var blocks []skep.StoredBlock
 	total := int64(0)
 	for {
 		page, to, err := s.lister.ListBlocks(ctx, info.ID, together, at, passPage)
 		if skep.KindOf(err) == skep.NotFound {
-			return 0, 0, nil
+			return 0, nil
 		}
 		if err != nil {
-			return 0, 0, err
+			return 0, err
 		}
 		for i := range page {
 			b := &page[i]
@@ -111,17 +121,23 @@ func (s *Store) passObject(ctx context.Context, info skep.NamespaceInfo, at uint
 			}
 		}
 		blocks = blocks[len(some):]
-		n, err := s.send(ctx, sp, info.ID, some)
-		size += n
+		sent, err := s.send(ctx, sp, info.ID, some)
+		if err == nil {
+			err = s.rest(ctx, sent)
+		}
 		if err != nil {
-			return size, 0, err
+			return 0, err
 		}
 	}
-	return size, at, nil
+	return at, nil
 }
 
 // send puts one object of these blocks, those that are still there.
 func (s *Store) send(ctx context.Context, sp *space, id skep.NamespaceID, blocks []skep.StoredBlock) (int64, error) {
+	if err := sp.pass(ctx); err != nil {
+		return 0, err
+	}
+	defer sp.passed()
 	size := int64(0)
 	for i := range blocks {
 		size += runs.Bytes(&blocks[i])
@@ -179,7 +195,8 @@ func (s *Store) send(ctx context.Context, sp *space, id skep.NamespaceID, blocks
 	body := b.end()
 	o, records = newObject(sp, of, int64(len(body)), b.salt), b.records
 	// It is asked once: what came after a call that is made again, and was answered, would be in no book.
-	err = s.asking(ctx, func(ctx context.Context, _ func()) error { return s.o.Bucket.Put(ctx, name, body) })
+	put := func(ctx context.Context, _ func()) error { return s.o.Bucket.Put(ctx, name, body) }
+	err = s.asking(ctx, &s.why.writes, put)
 	if skep.KindOf(err) == skep.Denied {
 		o = nil
 	}
@@ -194,15 +211,16 @@ func (s *Store) send(ctx context.Context, sp *space, id skep.NamespaceID, blocks
 
 // name says in the bucket whose a space is, before there is an object in it.
 func (s *Store) name(ctx context.Context, sp *space) error {
-	if sp.named {
+	if sp.named.Load() {
 		return nil
 	}
-	b, err := sealText(s.o.Key, sp.name+specName, &sp.spec)
+	b, err := sealText(sp.key, sp.name+specName, &sp.spec)
 	if err == nil {
 		s.budget.owe(1, 0, 0)
-		err = s.asked(ctx, func(ctx context.Context) error { return s.o.Bucket.Put(ctx, sp.name+specName, b) })
+		put := func(ctx context.Context) error { return s.o.Bucket.Put(ctx, sp.name+specName, b) }
+		err = s.asked(ctx, &s.why.writes, put)
 	}
-	sp.named = err == nil
+	sp.named.Store(err == nil)
 	return err
 }
 
@@ -215,6 +233,9 @@ func (s *Store) read(ctx context.Context, id skep.NamespaceID, run []skep.Stored
 	blocks, err := runs.Read(ctx, s.Store, id, run, mem.Bytes(), s.own.read)
 	if !errors.Is(err, skep.NotReleased) { // else a drive has it yet
 		defer mem.Release()
+	}
+	if skep.KindOf(err) == skep.NotFound { // the namespace was deleted meanwhile
+		return nil
 	}
 	if err != nil {
 		return err

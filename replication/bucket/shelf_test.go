@@ -210,6 +210,15 @@ func newNode(t *testing.T, o Options, capacity int64) *node {
 	return n
 }
 
+// one is a node that has sent a chain of eight blocks.
+func one(t *testing.T, b *shelf) (n *node, keys []skep.Key) {
+	t.Helper()
+	n, keys = newNode(t, options(b), 0), chain(1, 8)
+	n.put(keys)
+	n.look()
+	return n, keys
+}
+
 func (n *node) open(name string) {
 	n.t.Helper()
 	info, err := n.OpenNamespace(n.t.Context(),

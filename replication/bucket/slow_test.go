@@ -81,10 +81,7 @@ func TestABucketThatHangs(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := newShelf()
-		n := newNode(t, options(b), 0)
-		keys := chain(1, 8)
-		n.put(keys)
-		n.look()
+		n, keys := one(t, b)
 		n.evict()
 		b.set(func() { b.hangs = true })
 		start := time.Now()
@@ -116,10 +113,7 @@ func TestCloseEndsAFetch(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := newShelf()
-		n := newNode(t, options(b), 0)
-		keys := chain(1, 8)
-		n.put(keys)
-		n.look()
+		_, keys := one(t, b)
 		s, err := New(memstore.New(memstore.Options{}), options(b))
 		require.NoError(t, err)
 		late := &node{Store: s, t: t, own: s.Store.(*memstore.Store)}
@@ -139,10 +133,7 @@ func TestCloseEndsAFetch(t *testing.T) {
 func TestASessionIsClosedAgain(t *testing.T) {
 	t.Parallel()
 	b := newShelf()
-	n := newNode(t, options(b), 0)
-	keys := chain(1, 8)
-	n.put(keys)
-	n.look()
+	n, keys := one(t, b)
 	n.evict()
 	goOn := make(chan struct{})
 	b.hold("", goOn)
@@ -200,4 +191,22 @@ func TestALongListing(t *testing.T) {
 		n.look()
 		require.Equal(t, 3*namesOfCall, count)
 	})
+}
+
+// A bucket that takes no more writes is read all the same.
+func TestABucketThatTakesNoWrites(t *testing.T) {
+	t.Parallel()
+	b := newShelf()
+	n, keys := one(t, b)
+	n.evict()
+	n.put(chain(2, 8))
+	b.set(func() { b.before = func(call, _ string) { b.set(func() { b.away = call == "put" }) } })
+	require.ErrorIs(t, n.turn(), skep.Unavailable)
+	require.ErrorIs(t, n.Usage().Err, skep.Unavailable)
+	require.Equal(t, 8, n.find(keys))
+	require.Equal(t, 8, n.load(keys))
+	require.Error(t, n.Usage().Err, "it takes none yet")
+	b.set(func() { b.before, b.away = nil, false })
+	n.look()
+	require.NoError(t, n.Usage().Err)
 }

@@ -17,6 +17,9 @@ const (
 	forgetFor = 10 * time.Minute
 	// maxForgotten is how many keys of a space are remembered so; beyond, nothing of the space is taken.
 	maxForgotten = 1 << 20
+	// pauseFor is how long a node sends nothing of what all was deleted of: others take nothing of it for forgetFor, and
+	// may hear of it later.
+	pauseFor = forgetFor + MaxEvery
 )
 
 // object is one of blocks, as a node knows it.
@@ -61,7 +64,7 @@ type space struct {
 	forgotten map[skep.Key]time.Time // when it was deleted
 	quiet     time.Time              // until then objects of other nodes' are removed: all was deleted, or too much
 	owedAll   bool                   // all objects are to be removed, and were not yet
-	paused    time.Time              // until then nothing is sent: more was deleted than is remembered
+	paused    time.Time              // until then nothing is sent: all was deleted, or more than is remembered
 	sending   map[skep.Key]bool      // on its way to the bucket
 	sent      chan struct{}          // closed when that has ended; nil: nothing is on its way
 	since     time.Time              // when it began
@@ -70,16 +73,16 @@ type space struct {
 
 	heard map[string]hearing // what the bucket says is deleted, by its name in the space
 
-	doubts    map[string]*doubt // objects that may come yet, by their ids
-	unread    map[string]again  // objects that are there and not in the index, by their ids
-	condemned map[string]bool   // those of them that are to be removed: what is deleted of them nobody knows
-	stale     time.Time         // what a look that began before shows is not taken
-	held      *held             // memory of the index, of all spaces
+	doubts    map[string]*doubt  // objects that may come yet, by their ids
+	unread    map[string]leftOut // objects that are there and not in the index, by their ids
+	condemned map[string]bool    // those that are to be removed
+	stale     time.Time          // what a look that began before shows is not taken
+	held      *held              // memory of the index, of all spaces
 
 	paying  chan struct{} // has one while the bucket is told what is deleted
 	puts    sync.RWMutex  // read: around a look at blocks and the put of a fetched one; written: around what deletes
 	passing chan struct{} // has one while an object is made and put, and while all is deleted
-	named   bool          // SPACE/spec is there; while passing has one
+	named   atomic.Bool   // SPACE/spec is there, as far as is known
 	looking chan struct{} // has one while a look at the bucket is taken in
 	looked  time.Time     // when the latest of them began; while looking has one
 }
@@ -94,7 +97,7 @@ func newSpace(key []byte, spec *skep.NamespaceSpec, held *held) *space {
 	return &space{name: spaceOf(key, spec), spec: *spec, key: key, held: held,
 		objects: map[string]*object{}, blocks: map[skep.Key]*place{}, forgotten: map[skep.Key]time.Time{},
 		owed: map[string][]skep.Key{}, heard: map[string]hearing{}, doubts: map[string]*doubt{},
-		unread: map[string]again{}, condemned: map[string]bool{},
+		unread: map[string]leftOut{}, condemned: map[string]bool{},
 		paying: make(chan struct{}, 1), passing: make(chan struct{}, 1), looking: make(chan struct{}, 1)}
 }
 
@@ -102,24 +105,22 @@ func newSpace(key []byte, spec *skep.NamespaceSpec, held *held) *space {
 // gone names. Those that were deleted here lately are owed: who made the object had not heard of that. Where all was
 // deleted lately it is to be removed; where the index has no room it is left out. Of several objects that have a block
 // each node finds it in the one of the lowest id.
-func (s *space) adopt(o *object, records []record, gone map[skep.Key]bool, begun, now time.Time) {
+func (s *space) adopt(o *object, records []record, gone map[skep.Key]bool, begun, now time.Time) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.objects[o.id] != nil || s.condemned[o.id] {
-		return
+		return nil
 	}
 	if s.owedAll || now.Before(s.quiet) || gone[whole] {
 		s.condemned[o.id] = true
 		delete(s.unread, o.id)
-		return
+		return nil
 	}
 	if begun.Before(s.stale) {
-		s.leaveLocked(o.id, nextLook)
-		return
+		return s.leaveLocked(o.id, nextLook)
 	}
 	if !s.held.take(memoryOf(len(records))) {
-		s.leaveLocked(o.id, withRoom)
-		return
+		return s.leaveLocked(o.id, withRoom)
 	}
 	delete(s.unread, o.id)
 	delete(s.doubts, o.id)
@@ -135,6 +136,7 @@ func (s *space) adopt(o *object, records []record, gone map[skep.Key]bool, begun
 		}
 		return !dead && !gone[k] && !owed[k]
 	})
+	return nil
 }
 
 // take takes those of an object's blocks that may into the index; mu is held.
@@ -249,11 +251,16 @@ func (s *space) run(keys []skep.Key, from int) (out []*place) {
 }
 
 // forget takes keys out, because they are deleted, and notes what the bucket is to be told. What is on its way to the
-// bucket is waited for by who is told so: once that has ended, forget is to be called again.
-func (s *space) forget(keys []skep.Key, now time.Time) (wait chan struct{}) {
+// bucket is waited for by who is told so: once that has ended, forget is to be called again. Where objects were not
+// read, and it would be too much to say it of each, that is an error, and keys that were not forgotten are not.
+func (s *space) forget(keys []skep.Key, now time.Time) (wait chan struct{}, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	var fresh []skep.Key
 	for _, k := range keys {
+		if _, known := s.forgotten[k]; !known {
+			fresh = append(fresh, k)
+		}
 		s.forgotten[k] = now
 		if s.sending[k] {
 			wait = s.sent
@@ -263,15 +270,21 @@ func (s *space) forget(keys []skep.Key, now time.Time) (wait chan struct{}) {
 			return true
 		})
 	}
-	s.forgetUnsure(keys)
-	if len(s.forgotten) > maxForgotten {
-		s.forgotten, s.quiet, s.paused = map[skep.Key]time.Time{}, now.Add(forgetFor), now.Add(forgetFor)
+	if err = s.forgetUnsure(keys, fresh); err != nil {
+		for _, k := range fresh {
+			delete(s.forgotten, k)
+		}
 	}
-	return wait
+	if len(s.forgotten) > maxForgotten {
+		s.forgotten = map[skep.Key]time.Time{}
+		s.hush(now, false)
+	}
+	return wait, err
 }
 
-// forgetAll takes everything out: the caller removes all objects. Of those that may come yet all is owed.
-func (s *space) forgetAll(now time.Time) {
+// forgetAll takes everything out: the caller removes all objects. Of those that may come yet all is owed. Nothing is
+// sent for pauseFor: other nodes, of which the same is asked, would remove it. alone: there are none.
+func (s *space) forgetAll(now time.Time, alone bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.owedAll = true
@@ -282,7 +295,14 @@ func (s *space) forgetAll(now time.Time) {
 	for id, d := range s.doubts {
 		s.owed[id] = d.all()
 	}
-	s.quiet = now.Add(forgetFor)
+	s.hush(now, alone)
+}
+
+// hush has nothing be taken of what others send, and nothing be sent; mu is held, or nobody else has the space yet.
+func (s *space) hush(from time.Time, alone bool) {
+	if s.quiet = from.Add(forgetFor); !alone {
+		s.paused = from.Add(pauseFor)
+	}
 }
 
 // remember ends what was forgotten long ago.

@@ -34,7 +34,7 @@ type Options struct {
 	Every       time.Duration // between passes, and looks at what other nodes wrote; 0: 30 s
 	MaxBytes    int64         // of all objects; beyond, the oldest are removed; 0: any
 	// IndexBytes is how much memory the index may take, about 192 bytes a block. Beyond, nothing is sent, and what others
-	// have sent is left out. 0: 1 GiB.
+	// have sent is left out, of which only so much can be deleted. 0: 1 GiB.
 	IndexBytes int64
 	Budget     Budget
 	// Alone says that no other node writes below the bucket's prefix: a deletion need not look for what it wrote.
@@ -144,6 +144,7 @@ type Store struct {
 	held   held
 	speed  speed
 	use    usage
+	looked time.Time // when the latest look began
 	own    own
 
 	mu     sync.Mutex
@@ -155,7 +156,7 @@ type Store struct {
 	ready  atomic.Bool   // it is closed
 	tried  chan struct{} // closed when it was to be read for the first time
 	first  sync.Once     // closes tried
-	why    atomic.Pointer[error]
+	why    struct{ reads, writes failure }
 
 	fetching fetches
 	stop     context.CancelFunc
@@ -228,7 +229,7 @@ type Usage struct {
 	OtherKey                               int64 // objects of the other key
 	FirstByte                              time.Duration
 	Rate                                   float64 // bytes a second, of one fetch
-	Err                                    error   // of the last call, where that failed
+	Err                                    error   // of the last call that reads or writes, where one failed
 }
 
 // New puts a bucket behind a node's Store, which it owns from then on unless it fails. The bucket is read meanwhile:
@@ -282,8 +283,10 @@ func (s *Store) Usage() Usage {
 		Refused: s.use.refused.Load(), Declined: s.use.declined.Load(), Failed: s.use.failed.Load(),
 		Damaged: s.use.damaged.Load(), Unindexed: s.use.unindexed.Load()}
 	u.FirstByte, u.Rate = s.speed.is()
-	if why := s.why.Load(); why != nil {
-		u.Err = *why
+	for _, of := range []*failure{&s.why.writes, &s.why.reads} {
+		if why := of.Load(); why != nil {
+			u.Err = *why
+		}
 	}
 	for _, sp := range s.all() {
 		sp.mu.RLock()
@@ -311,6 +314,10 @@ func (s *Store) all() (out []*space) {
 	return out
 }
 
+// failure is why the last call of the bucket that reads, or one that writes, was not answered; nil: it was. A bucket
+// that takes no more writes is read all the same.
+type failure = atomic.Pointer[error]
+
 // errLate is in the error of a call that was not answered in time.
 var errLate = errors.New("no answer")
 
@@ -318,10 +325,10 @@ var errLate = errors.New("no answer")
 const mostRepeats = 2
 
 // asked is a call of the bucket, which may be made more than once: it has a time, and what becomes of it is noted.
-func (s *Store) asked(ctx context.Context, call func(ctx context.Context) error) error {
-	again := s.why.Load() == nil
+func (s *Store) asked(ctx context.Context, why *failure, call func(ctx context.Context) error) error {
+	again := why.Load() == nil
 	for n := 0; ; n++ {
-		err := s.asking(ctx, func(ctx context.Context, _ func()) error { return call(ctx) })
+		err := s.asking(ctx, why, func(ctx context.Context, _ func()) error { return call(ctx) })
 		if skep.KindOf(err) != skep.Unavailable || err == nil || errors.Is(err, errLate) || !again || n == mostRepeats {
 			return err
 		}
@@ -335,7 +342,8 @@ func (s *Store) asked(ctx context.Context, call func(ctx context.Context) error)
 }
 
 // asking is one call, which may come in parts: each has the time, and answered says that one is there.
-func (s *Store) asking(ctx context.Context, call func(ctx context.Context, answered func()) error) error {
+func (s *Store) asking(ctx context.Context, why *failure,
+	call func(ctx context.Context, answered func()) error) error {
 	within, cancel := context.WithCancel(ctx)
 	defer cancel()
 	late := time.AfterFunc(s.o.Timeout, cancel)
@@ -349,12 +357,12 @@ func (s *Store) asking(ctx context.Context, call func(ctx context.Context, answe
 		return &skep.Error{Op: op, Kind: skep.Deadline, Err: ctx.Err()}
 	}
 	if err == nil {
-		s.why.Store(nil)
+		why.Store(nil)
 		return nil
 	}
 	switch skep.KindOf(err) {
 	case skep.NotFound, skep.Damaged, skep.Version: // it has answered
-		s.why.Store(nil)
+		why.Store(nil)
 		return err
 	case skep.Denied: // of one object, as far as is known
 		s.use.failed.Add(1)
@@ -363,7 +371,7 @@ func (s *Store) asking(ctx context.Context, call func(ctx context.Context, answe
 		err = &skep.Error{Op: op, Kind: skep.Unavailable, Err: err}
 	}
 	s.use.failed.Add(1)
-	s.why.Store(&err)
+	why.Store(&err)
 	return err
 }
 
@@ -396,7 +404,7 @@ func (s *Store) named(spec *skep.NamespaceSpec) *space {
 		sp.stale = s.stale
 		for _, p := range s.purges {
 			if p.some(spec) {
-				sp.quiet = p.from.Add(forgetFor)
+				sp.hush(p.from, s.o.Alone)
 			}
 		}
 		s.spaces[sp.name] = sp
@@ -439,7 +447,7 @@ func (s *Store) isLoaded(ctx context.Context) error {
 		return &skep.Error{Op: op, Kind: skep.Closed}
 	}
 	err := ctx.Err()
-	if why := s.why.Load(); why != nil {
+	if why := s.why.reads.Load(); why != nil {
 		err = *why
 	}
 	return &skep.Error{Op: op, Kind: skep.Unavailable, Field: "bucket", Value: "not read yet", Err: err}
@@ -470,7 +478,6 @@ func (s *Store) run() {
 
 // round is one look at the bucket and, where that is read, one pass over the node's blocks.
 func (s *Store) round(ctx context.Context) error {
-	s.found.turn(time.Now())
 	asked, err := s.refresh(ctx)
 	if asked && !s.ready.Load() {
 		s.ready.Store(true)

@@ -203,10 +203,7 @@ func TestADeletionWhileAnObjectIsOnItsWay(t *testing.T) {
 func TestADeletionWhileABlockIsFetched(t *testing.T) {
 	t.Parallel()
 	b := newShelf()
-	n := newNode(t, options(b), 0)
-	keys := chain(1, 8)
-	n.put(keys)
-	n.look()
+	n, keys := one(t, b)
 	n.evict()
 	b.set(func() {
 		b.before = func(call, _ string) {
@@ -281,10 +278,7 @@ func TestWhatIsDamagedIsAMiss(t *testing.T) {
 func TestAnotherKey(t *testing.T) {
 	t.Parallel()
 	b := newShelf()
-	n := newNode(t, options(b), 0)
-	keys := chain(1, 8)
-	n.put(keys)
-	n.look()
+	_, keys := one(t, b)
 	o := options(b)
 	o.Key = make([]byte, KeySize)
 	other := newNode(t, o, 0)
@@ -330,10 +324,7 @@ func TestTheOldestGo(t *testing.T) {
 func TestABucketThatDoesNotAnswer(t *testing.T) {
 	t.Parallel()
 	b := newShelf()
-	n := newNode(t, options(b), 0)
-	keys := chain(1, 8)
-	n.put(keys)
-	n.look()
+	n, keys := one(t, b)
 	n.evict()
 	b.set(func() { b.away = true })
 	require.Zero(t, n.load(keys))

@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -238,6 +239,11 @@ func (x *storm) remove(keys []skep.Key, at func(n *node) error) {
 			continue
 		}
 		failed = at(m.node) != nil || failed
+		for _, sp := range m.all() { // they send again at once
+			sp.mu.Lock()
+			sp.paused = time.Time{}
+			sp.mu.Unlock()
+		}
 	}
 	if failed {
 		return

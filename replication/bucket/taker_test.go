@@ -24,10 +24,7 @@ func (p *picky) Takes(string) bool  { return p.takes.Load() }
 func TestWhatTheStoreWouldNotTakeIsNotFetched(t *testing.T) {
 	t.Parallel()
 	b := newShelf()
-	n := newNode(t, options(b), 0)
-	keys := chain(1, 8)
-	n.put(keys)
-	n.look()
+	_, keys := one(t, b)
 
 	own := memstore.New(memstore.Options{})
 	no := &picky{Store: own}

@@ -14,9 +14,9 @@ const (
 	doubtFor = time.Hour
 	// maxDoubts is how many objects of a node may be in doubt; with so many nothing is sent.
 	maxDoubts = 16
-	// maxNamed is of how many objects that were not read so many keys are named when they are deleted, objects times keys;
-	// beyond, these objects are removed.
-	maxNamed = 1 << 16
+	// maxNamed is how many keys are said to be deleted of all objects that were not read, each counted for each object;
+	// beyond, deletions fail.
+	maxNamed = 1 << 20
 )
 
 // doubt is an object that may be there or come yet, for its call failed. Nothing of it is found before a look at the
@@ -27,6 +27,7 @@ type doubt struct {
 	size   int64
 	until  time.Time
 	others bool // another process has announced it
+	said   bool // that all of it is deleted, or that is owed
 }
 
 func newDoubt(size int64, until time.Time) *doubt { return &doubt{size: size, until: until} }
@@ -39,8 +40,9 @@ func (d *doubt) add(k skep.Key) {
 	d.has[k] = true
 }
 
-// all is what says that all of it is deleted.
+// all is what says that all of it is deleted, for who owes it.
 func (d *doubt) all() []skep.Key {
+	d.said = true
 	if d.has == nil {
 		return []skep.Key{whole}
 	}
@@ -97,31 +99,47 @@ const (
 	never                 // it is of another version
 )
 
-// leave notes that an object is there and not in the index. What was deleted lately may be in it.
-func (s *space) leave(id string, when again) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.leaveLocked(id, when)
+// leftOut is an object that is there and not in the index.
+type leftOut struct {
+	again
+	said int // keys that were said to be deleted of it, for they may be in it
 }
 
-func (s *space) leaveLocked(id string, when again) {
+// tooMuch says that more would have to be said of objects that are not in the index than may be.
+func tooMuch(named int) error {
+	return &skep.Error{Op: op, Kind: skep.Unavailable, Value: named, Limit: maxNamed,
+		Field: "deleted keys, of each object that is not in the index (see bucket.index_bytes)"}
+}
+
+// leave notes that an object is there and not in the index. What was deleted lately may be in it. Where that is more
+// than may be said, the object stays unknown, and who deletes cannot say that it is done.
+func (s *space) leave(id string, when again) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.leaveLocked(id, when)
+}
+
+func (s *space) leaveLocked(id string, when again) error {
 	if s.objects[id] != nil || s.condemned[id] {
-		return
+		return nil
 	}
-	_, before := s.unread[id]
-	s.unread[id] = when
-	if before {
-		return
+	if x, before := s.unread[id]; before {
+		s.unread[id] = leftOut{when, x.said}
+		return nil
 	}
-	if len(s.forgotten) > maxNamed || time.Now().Before(s.quiet) {
+	if time.Now().Before(s.quiet) {
 		s.condemned[id] = true
-		delete(s.unread, id)
-		return
+		return nil
 	}
+	if named := (len(s.unread) + 1) * len(s.forgotten); named > maxNamed {
+		return tooMuch(named)
+	}
+	s.unread[id] = leftOut{when, len(s.forgotten)}
 	delete(s.doubts, id) // it has arrived, and is owed what was deleted meanwhile
 	for k := range s.forgotten {
 		s.owed[id] = append(s.owed[id], k)
 	}
+	return nil
 }
 
 // takeOut has an object of the index be one that was not read.
@@ -129,9 +147,14 @@ func (s *space) takeOut(o *object) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.objects[o.id] == o {
-		s.remove(o)
-		s.leaveLocked(o.id, nextLook)
+		s.unindex(o)
 	}
+}
+
+// unindex has an object of the index be one that was not read. What was deleted of it until now is owed, or was said.
+func (s *space) unindex(o *object) {
+	s.remove(o)
+	s.unread[o.id] = leftOut{again: nextLook}
 }
 
 // unlearn has all objects be ones that were not read.
@@ -144,9 +167,8 @@ func (s *space) unlearn() {
 }
 
 func (s *space) unlearnLocked() {
-	for id, o := range s.objects {
-		s.remove(o)
-		s.leaveLocked(id, nextLook)
+	for _, o := range s.objects {
+		s.unindex(o)
 	}
 }
 
@@ -176,26 +198,30 @@ func (s *space) relearn(now time.Time) {
 func (s *space) toRead(id string, full bool) bool {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
-	when, left := s.unread[id]
-	return s.objects[id] == nil && !s.condemned[id] && !(left && (when == never || when == withRoom && full))
+	x, left := s.unread[id]
+	return s.objects[id] == nil && !s.condemned[id] && !(left && (x.again == never || x.again == withRoom && full))
 }
 
-// forgetUnsure owes keys of what may have them; mu is held.
-func (s *space) forgetUnsure(keys []skep.Key) {
+// forgetUnsure owes keys of what may have them; mu is held. fresh are those that were not forgotten before: the others
+// are owed of objects that were not read, or said. Where that would be too much nothing more is owed of these.
+func (s *space) forgetUnsure(keys, fresh []skep.Key) error {
 	for id, d := range s.doubts {
 		for _, k := range keys {
 			s.owe(id, d, k)
 		}
 	}
-	if len(s.unread)*len(keys) > maxNamed {
-		for id := range s.unread {
-			s.condemned[id] = true
-		}
-		clear(s.unread)
+	named := len(s.unread) * len(fresh)
+	for _, x := range s.unread {
+		named += x.said
 	}
-	for id := range s.unread {
-		s.owed[id] = append(s.owed[id], keys...)
+	if named > maxNamed && len(s.unread)*len(fresh) > 0 {
+		return tooMuch(named)
 	}
+	for id, x := range s.unread {
+		s.owed[id] = append(s.owed[id], fresh...)
+		s.unread[id] = leftOut{x.again, x.said + len(fresh)}
+	}
+	return nil
 }
 
 // settleUnsure ends doubts: of objects that the bucket shows, and of those that do not come any more. Their
@@ -211,7 +237,7 @@ func (s *space) settleUnsure(l *listed) (useless []string) {
 		}
 	}
 	maps.DeleteFunc(s.doubts, over)
-	maps.DeleteFunc(s.unread, func(id string, _ again) bool { return !there(id) })
+	maps.DeleteFunc(s.unread, func(id string, _ leftOut) bool { return !there(id) })
 	return useless
 }
 

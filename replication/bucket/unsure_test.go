@@ -66,10 +66,7 @@ func TestWhatIsDeletedOfAnObjectThatArrivesLater(t *testing.T) {
 func TestADamagedBlockThatIsDeleted(t *testing.T) {
 	t.Parallel()
 	b := newShelf()
-	n := newNode(t, options(b), 0)
-	keys := chain(1, 8)
-	n.put(keys)
-	n.look()
+	n, keys := one(t, b)
 	n.evict()
 	b.set(func() { b.spoil = func(_ string, bytes []byte) { bytes[0] ^= 1 } })
 	require.Zero(t, n.load(keys))
@@ -128,10 +125,7 @@ func TestAnObjectThatIsRefused(t *testing.T) {
 func TestADamagedObjectThatStays(t *testing.T) {
 	t.Parallel()
 	b := newShelf()
-	n := newNode(t, options(b), 0)
-	keys := chain(1, 8)
-	n.put(keys)
-	n.look()
+	n, keys := one(t, b)
 	damaged := n.all()[0].name + blocksDir + "1"
 	b.set(func() { b.objects[damaged] = make([]byte, 8) })
 	b.deny("delete", damaged)
@@ -146,10 +140,7 @@ func TestADamagedObjectThatStays(t *testing.T) {
 func TestADeletionThatIsRefused(t *testing.T) {
 	t.Parallel()
 	b := newShelf()
-	n := newNode(t, options(b), 0)
-	keys := chain(1, 8)
-	n.put(keys)
-	n.look()
+	n, keys := one(t, b)
 	_, err := n.Delete(t.Context(), n.scope(), keys[7:])
 	require.NoError(t, err)
 	n.open("another")
@@ -175,10 +166,7 @@ func TestADeletionThatIsRefused(t *testing.T) {
 func TestANodeBeginsWithoutTheBucket(t *testing.T) {
 	t.Parallel()
 	b := newShelf()
-	n := newNode(t, options(b), 0)
-	keys := chain(1, 8)
-	n.put(keys)
-	n.look()
+	_, keys := one(t, b)
 	b.set(func() { b.away = true })
 	late := newNode(t, options(b), 0)
 	late.put(keys)
@@ -241,10 +229,7 @@ func TestANodeThatWasDown(t *testing.T) {
 func TestANodeThatWasDownAndIsLooking(t *testing.T) {
 	t.Parallel()
 	b := newShelf()
-	n := newNode(t, options(b), 0)
-	keys := chain(1, 8)
-	n.put(keys)
-	n.look()
+	n, keys := one(t, b)
 	made := make(chan *Store, 1)
 	b.set(func() {
 		b.before = func(call, name string) {
@@ -335,8 +320,9 @@ func TestTheIndexIsBounded(t *testing.T) {
 	require.Empty(t, b.named(blocksDir))
 }
 
-// Where too much would have to be said of objects that are not read, they are removed.
-func TestAnUnreadObjectIsRemovedForManyDeletions(t *testing.T) {
+// Where too much would have to be said of objects that are not read, a deletion fails, and they stay. What was said of
+// them is not said again, and once they are read it can be made.
+func TestADeletionOfWhatIsNotRead(t *testing.T) {
 	t.Parallel()
 	b := newShelf()
 	n := newNode(t, options(b), 0)
@@ -348,12 +334,88 @@ func TestAnUnreadObjectIsRemovedForManyDeletions(t *testing.T) {
 	b.deny("get", blocksDir)
 	other := newNode(t, options(b), 0)
 	other.look()
-	_, err := other.Delete(t.Context(), other.scope(), chain(3, 100))
-	require.NoError(t, err)
+	remove := func(k skep.Key) error {
+		_, err := other.Delete(t.Context(), other.scope(), []skep.Key{k})
+		return err
+	}
+	sp := other.all()[0]
+	sp.mu.Lock()
+	for id := range sp.unread { // as of many deletions
+		sp.unread[id] = leftOut{nextLook, maxNamed/2 - 2}
+	}
+	sp.mu.Unlock()
+	for range 2 {
+		require.NoError(t, remove(keys[7]))
+	}
+	require.NoError(t, remove(keys[6]))
+	for range 2 {
+		err := remove(keys[5])
+		require.ErrorIs(t, err, skep.Unavailable)
+		require.ErrorContains(t, err, "bucket.index_bytes")
+	}
 	require.Len(t, b.named(blocksDir), 2)
-	_, err = other.Delete(t.Context(), other.scope(), chain(4, maxNamed*3/4))
+
+	b.set(func() { b.denies = nil })
+	other.look()
+	require.Equal(t, 6, other.find(keys))
+	require.NoError(t, remove(keys[5]))
+	again := newNode(t, options(b), 0)
+	require.Equal(t, 5, again.find(keys))
+	require.Equal(t, 8, again.find(more))
+}
+
+// Objects that no call reads for a moment stay, however much was deleted lately: who deletes then has to do it again.
+func TestObjectsThatAreNotReadForAMoment(t *testing.T) {
+	t.Parallel()
+	b := newShelf()
+	o := options(b)
+	o.ObjectBytes = blockSize
+	n, other := newNode(t, o, 0), newNode(t, o, 0)
+	const objects = mostFailed + 16
+	_, err := other.Delete(t.Context(), other.scope(), chain(1, maxNamed/objects+maxNamed/(2*objects)))
 	require.NoError(t, err)
-	require.Empty(t, b.named(blocksDir))
+	keys := chain(2, objects)
+	n.put(keys)
+	n.look()
+	b.set(func() {
+		b.before = func(call, name string) {
+			b.set(func() { b.away = call == "get" && strings.Contains(name, blocksDir) })
+		}
+	})
+	require.ErrorIs(t, other.turn(), skep.Unavailable)
+	_, err = other.Delete(t.Context(), other.scope(), keys[objects-1:])
+	require.ErrorIs(t, err, skep.Unavailable)
+	require.Len(t, b.named(blocksDir), objects)
+
+	b.set(func() { b.before, b.away = nil, false })
+	_, err = other.Delete(t.Context(), other.scope(), keys[objects-1:])
+	require.NoError(t, err)
+	require.Equal(t, objects-1, other.find(keys))
+}
+
+// What is owed of objects that a look leaves out is bounded by objects times keys, too. Of those that leave the index
+// nothing is: it is known what was deleted of them.
+func TestWhatIsOwedOfUnreadObjects(t *testing.T) {
+	t.Parallel()
+	s := newSpace(testKey, &skep.NamespaceSpec{Tenant: "t", Name: "n"}, &held{most: 1 << 20})
+	now := time.Now()
+	_, err := s.forget(chain(1, maxNamed/100), now)
+	require.NoError(t, err)
+	known := newObject(s, "known", 1, [saltSize]byte{})
+	require.NoError(t, s.adopt(known, []record{{key: chain(2, 1)[0]}}, nil, now, now))
+	for i := range 200 {
+		require.Equal(t, i >= 100, s.leave(fmt.Sprint(i), nextLook) != nil)
+	}
+	s.unlearn()
+	owed := 0
+	for _, keys := range s.owed {
+		owed += len(keys)
+	}
+	require.LessOrEqual(t, owed, maxNamed)
+	require.Len(t, s.unread, 101)
+	require.Contains(t, s.unread, "known")
+	require.Empty(t, s.owed["known"])
+	require.Empty(t, s.condemned)
 }
 
 // Objects of which nobody knows are few: with so many nothing is sent.
@@ -412,21 +474,22 @@ func TestACallIsMadeAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newShelf()
 		o := options(b)
-		o.Budget = Budget{MoneyDay: 1000, Prices: Prices{Read: 1}}
+		o.Budget = Budget{MoneyDay: 1000, LoadADay: 1 << 40, Prices: Prices{Read: 1}}
 		n := newNode(t, o, 0)
 		keys := chain(1, 8)
 		n.put(keys)
-		n.budget.money.has = 10
+		n.budget.money.has, n.budget.load.has = 10, 1<<30
 		n.look()
 		n.evict()
 		b.set(func() {
 			clear(b.calls)
 			b.before = func(call, _ string) { b.set(func() { b.away = call == "get" && b.calls[call] == 0 }) }
 		})
-		was := n.budget.money.has
+		was, loaded := n.budget.money.has, n.budget.load.has
 		require.Equal(t, 8, n.load(keys))
 		require.Equal(t, 2, b.calls["get"])
 		require.InDelta(t, was-2, n.budget.money.has, .01)
+		require.InDelta(t, loaded-2*float64(n.Usage().LoadedBytes), n.budget.load.has, 1)
 
 		n.evict()
 		b.set(func() { b.before, b.away = nil, true; clear(b.calls) })

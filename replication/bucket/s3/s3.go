@@ -9,6 +9,7 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"strconv"
 	"strings"
 
 	"github.com/minio/minio-go/v7"
@@ -41,7 +42,9 @@ type store struct {
 	most   int64 // bytes of an object that is read whole
 }
 
-// Open gives the bucket. It asks nobody.
+// Open gives the bucket. It asks nobody. What it is opened with may list the bucket (s3:ListBucket), get, put and
+// delete its objects (s3:GetObject, s3:PutObject, s3:DeleteObject), and without a Region ask where it is
+// (s3:GetBucketLocation). A bucket with versions keeps what is deleted as an older one.
 //
 // Errors: Invalid.
 func Open(o Options) (bucket.Bucket, error) {
@@ -97,45 +100,74 @@ func (s *store) Put(ctx context.Context, name string, body []byte) error {
 	return kindOf(err)
 }
 
-// Get implements bucket.Bucket.
+// Get implements bucket.Bucket. It always asks for a range: the answer then says which bytes it has, and of how many,
+// whatever else it says of its length.
 func (s *store) Get(ctx context.Context, name string, off, n int64) ([]byte, error) {
 	var o minio.GetObjectOptions
+	asked := fmt.Sprintf("bytes=%d-", off)
 	if n >= 0 {
-		if err := o.SetRange(off, off+n-1); err != nil {
-			return nil, kindOf(err)
-		}
+		asked += strconv.FormatInt(off+n-1, 10)
 	}
-	r, info, _, err := s.core.GetObject(ctx, s.bucket, s.prefix+name, o)
+	o.Set("Range", asked)
+	r, info, h, err := s.core.GetObject(ctx, s.bucket, s.prefix+name, o)
+	if n < 0 && minio.ToErrorResponse(err).StatusCode == http.StatusRequestedRangeNotSatisfiable {
+		return nil, s.isEmpty(ctx, name)
+	}
 	if err != nil {
 		return nil, kindOf(err)
 	}
 	defer r.Close()
-	if n < 0 {
-		if n = info.Size; n < 0 { // the answer does not say
-			return s.all(r, name)
-		}
-		if n > s.most {
-			return nil, s.tooLarge(name, n)
-		}
+	by := h.Get("Content-Range")
+	size, ok := length(by, info.Size, off, n)
+	if !ok {
+		return nil, &skep.Error{Op: op, Kind: skep.Unavailable, Field: "range of object " + name,
+			Value: fmt.Sprintf("%q", by), Limit: asked}
 	}
-	b := make([]byte, n)
+	if n < 0 && size > s.most {
+		return nil, s.tooLarge(name, size)
+	}
+	b := make([]byte, size)
 	got, err := io.ReadFull(r, b)
 	if errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, io.EOF) {
-		return nil, &skep.Error{Op: op, Kind: skep.Unavailable, Field: "bytes of object " + name, Value: got, Limit: n}
+		return nil, &skep.Error{Op: op, Kind: skep.Unavailable, Field: "bytes of object " + name, Value: got, Limit: size}
 	}
 	return b, kindOf(err)
 }
 
-// all reads an object of unknown size.
-func (s *store) all(r io.Reader, name string) ([]byte, error) {
-	b, err := io.ReadAll(io.LimitReader(r, s.most+1))
-	if err != nil {
-		return nil, kindOf(err)
+// isEmpty is why an object that has no first byte, as a server says, is not empty.
+func (s *store) isEmpty(ctx context.Context, name string) error {
+	size := int64(-1)
+	err := s.List(ctx, name, func(o bucket.Object) error {
+		if o.Name == name {
+			size = o.Size
+		}
+		return nil
+	})
+	if err == nil && size != 0 {
+		err = &skep.Error{Op: op, Kind: skep.Unavailable, Field: "bytes of object " + name, Value: "none", Limit: size}
 	}
-	if n := int64(len(b)); n > s.most {
-		return nil, s.tooLarge(name, n)
+	return err
+}
+
+// length is how many bytes an answer has, by its Content-Range; without one it is all of the object, and its
+// Content-Length says how many, as where the range does not say of how many it is. false: they are not those that were
+// asked for, or nobody says which they are.
+func length(by string, size, off, n int64) (int64, bool) {
+	from, to, all := int64(0), size-1, size
+	if by != "" {
+		all = -1
+		if k, _ := fmt.Sscanf(by, "bytes %d-%d/%d", &from, &to, &all); k < 2 || to < from {
+			return 0, false
+		}
 	}
-	return b, nil
+	end := off + n
+	switch {
+	case n < 0 && all >= 0:
+		end = all
+	case n < 0:
+		end = off + size
+	}
+	return to + 1 - from, from == off && from <= end && to+1 == end
 }
 
 func (s *store) tooLarge(name string, n int64) error {

@@ -165,11 +165,9 @@ func TestBlocksGoThroughAServer(t *testing.T) {
 // A server need not say how long an object is. One that is larger than any may be is not read.
 func TestAnObjectOfUnknownLength(t *testing.T) {
 	t.Parallel()
-	for _, chunked := range []bool{false, true} {
+	for _, says := range []func(*s3test.Server){func(*s3test.Server) {}, (*s3test.Server).Chunked, (*s3test.Server).Bare} {
 		f, o := newFake(t)
-		if chunked {
-			f.Chunked()
-		}
+		says(f)
 		b, err := Open(o)
 		require.NoError(t, err)
 		b.(*store).most = 100
@@ -188,6 +186,73 @@ func TestAnObjectOfUnknownLength(t *testing.T) {
 		f.Cut(4)
 		_, err = b.Get(t.Context(), "x", 0, -1)
 		require.ErrorIs(t, err, skep.Unavailable, "the answer was cut off")
+	}
+}
+
+// Bytes other than those that were asked for are not taken for them, and none of an answer that does not say which it
+// has and may have been cut off. All of an object may come without being asked for by a range, and be nothing.
+func TestAServerWithoutRanges(t *testing.T) {
+	t.Parallel()
+	f, o := newFake(t)
+	b, err := Open(o)
+	require.NoError(t, err)
+	body := []byte("0123456789")
+	require.NoError(t, b.Put(t.Context(), "x", body))
+	require.NoError(t, b.Put(t.Context(), "empty", nil))
+	got, err := b.Get(t.Context(), "empty", 0, -1)
+	require.NoError(t, err)
+	require.Empty(t, got)
+	f.Whole()
+	for _, n := range []int64{-1, 10} {
+		got, err = b.Get(t.Context(), "x", 0, n)
+		require.NoError(t, err)
+		require.Equal(t, body, got)
+	}
+	for _, r := range [][2]int64{{0, 5}, {5, 5}, {0, 11}} {
+		_, err = b.Get(t.Context(), "x", r[0], r[1])
+		require.ErrorIs(t, err, skep.Unavailable, "%v", r)
+		require.ErrorContains(t, err, "range of object x")
+	}
+	f.Bare()
+	for range 2 {
+		_, err = b.Get(t.Context(), "x", 0, -1)
+		require.ErrorIs(t, err, skep.Unavailable)
+		f.Cut(4)
+	}
+}
+
+// Servers answer that an empty object has no such range. One that says so of another object is not believed.
+func TestWhatAnAnswerHas(t *testing.T) {
+	t.Parallel()
+	f, o := newFake(t)
+	b, err := Open(o)
+	require.NoError(t, err)
+	require.NoError(t, b.Put(t.Context(), "x", nil))
+	require.NoError(t, b.Put(t.Context(), "xy", []byte("0")))
+	f.Ranges()
+	got, err := b.Get(t.Context(), "x", 0, -1)
+	require.NoError(t, err)
+	require.Empty(t, got)
+	_, err = b.Get(t.Context(), "x", 5, 5)
+	require.ErrorIs(t, err, skep.Unavailable)
+	_, err = b.Get(t.Context(), "xy", 0, -1)
+	require.ErrorIs(t, err, skep.Unavailable)
+
+	for _, c := range []struct {
+		by           string
+		size, off, n int64
+		ok           bool
+	}{
+		{by: "bytes 5-9/20", off: 5, n: 5, ok: true}, {by: "bytes 5-9/*", off: 5, n: 5, ok: true},
+		{by: "bytes 0-19/20", n: -1, ok: true}, {by: "bytes 0-19/*", n: -1}, {by: "bytes 0-9/20", n: -1},
+		{by: "bytes 0-19/*", size: 20, n: -1, ok: true}, {by: "bytes 0-19/*", size: 30, n: -1},
+		{by: "bytes 1-20/*", size: 20, n: -1}, {by: "bytes 0-19/*", size: -1, n: -1},
+		{by: "bytes 4-8/20", off: 5, n: 5}, {by: "bytes 5-8/20", off: 5, n: 5}, {by: "bytes */20", off: 5, n: 5},
+		{by: "bytes 0--1/*", n: -1}, {by: "lines 5-9/20", off: 5, n: 5}, {by: "bytes 0-99999999999999999999/20", n: -1},
+		{size: -1, n: -1}, {size: -1, n: 5}, {size: 0, n: -1, ok: true}, {size: 20, n: 5},
+	} {
+		_, ok := length(c.by, c.size, c.off, c.n)
+		require.Equal(t, c.ok, ok, "%+v", c)
 	}
 }
 

@@ -46,7 +46,8 @@ var (
 	descBucketUnread = prometheus.NewDesc("skep_bucket_unread_objects",
 		"Objects left out of the index.", nil, nil)
 	descBucketOther = prometheus.NewDesc("skep_bucket_other_key_objects", "Objects of the other key.", nil, nil)
-	descBucketUp    = prometheus.NewDesc("skep_bucket_up", "1: the last call of object storage was answered.", nil, nil)
+	descBucketUp    = prometheus.NewDesc("skep_bucket_up",
+		"1: object storage answered the last read and write, however old.", nil, nil)
 )
 
 // Describe implements prometheus.Collector.

@@ -8,6 +8,7 @@ import (
 	"io"
 	"maps"
 	"net/http"
+	"net/http/httptest"
 	"slices"
 	"strconv"
 	"strings"
@@ -23,6 +24,9 @@ type Server struct {
 	calls   int
 	cut     int
 	chunked bool
+	bare    bool
+	whole   bool
+	ranges  bool
 	denies  bool
 }
 
@@ -53,11 +57,32 @@ func (f *Server) Cut(bytes int) {
 	f.cut = bytes
 }
 
-// Chunked has it not say how long an object is that it sends whole.
+// Chunked has it not say how long an answer with an object is, but where it ends.
 func (f *Server) Chunked() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.chunked = true
+}
+
+// Bare has an answer with an object end where its connection does, as HTTP 1.0's.
+func (f *Server) Bare() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.bare = true
+}
+
+// Whole has it send all of an object, whatever range is asked for.
+func (f *Server) Whole() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.whole = true
+}
+
+// Ranges has it answer that no object has the range that is asked for.
+func (f *Server) Ranges() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.ranges = true
 }
 
 // Deny has it remove nothing, and say so of each name.
@@ -168,19 +193,31 @@ func (f *Server) get(w http.ResponseWriter, r *http.Request, name string) {
 	}
 	w.Header().Set("ETag", `"x"`)
 	w.Header().Set("Last-Modified", time.Unix(0, 0).UTC().Format(http.TimeFormat))
-	if f.chunked && r.Header.Get("Range") == "" {
-		w.(http.Flusher).Flush() // the length is not known by now
-		if f.cut == 0 {
-			_, _ = w.Write(b)
-			return
-		}
-		_, _ = w.Write(b[:f.cut])
-		panic(http.ErrAbortHandler)
-	}
-	if f.cut == 0 {
-		http.ServeContent(w, r, "", time.Time{}, bytes.NewReader(b))
+	if f.ranges {
+		w.WriteHeader(http.StatusRequestedRangeNotSatisfiable)
 		return
 	}
-	w.Header().Set("Content-Length", strconv.Itoa(len(b)))
-	_, _ = w.Write(b[:f.cut])
+	if f.whole {
+		r.Header.Del("Range")
+	}
+	answer := httptest.NewRecorder()
+	http.ServeContent(answer, r, "", time.Time{}, bytes.NewReader(b))
+	maps.Copy(w.Header(), answer.Header())
+	if f.chunked || f.bare {
+		w.Header().Del("Content-Length")
+	}
+	if f.bare {
+		w.Header().Set("Transfer-Encoding", "identity")
+	}
+	w.WriteHeader(answer.Code)
+	b = answer.Body.Bytes()
+	if f.cut == 0 {
+		_, _ = w.Write(b)
+		return
+	}
+	_, _ = w.Write(b[:min(f.cut, len(b))])
+	if f.chunked {
+		w.(http.Flusher).Flush()
+		panic(http.ErrAbortHandler)
+	}
 }
