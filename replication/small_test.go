@@ -82,7 +82,8 @@ func TestAPlannedChainIsLoadedBesideSmallOnes(t *testing.T) {
 		add(i, skep.Chain{})
 	}
 	for i := 1000; len(q.Chains) < 21; i++ {
-		add(i, skep.Chain{Direction: skep.TailFirst, Compute: &skep.Compute{Cost: skep.RecomputeCost{PerToken: time.Hour}}})
+		cost := skep.RecomputeCost{PerToken: time.Hour}
+		add(i, skep.Chain{Direction: skep.TailFirst, Compute: &skep.Compute{Cost: cost}})
 	}
 	for _, n := range r.nodes {
 		n.gate = gate
@@ -101,7 +102,7 @@ func TestAPlannedChainIsLoadedBesideSmallOnes(t *testing.T) {
 	require.Zero(t, x.active[0])
 }
 
-// A node is asked for a window that has room for the load, not for one of many MiB: a server has memory for few of those.
+// A node is asked for a window that has room for the load, not for one of many MiB: a server has memory for few.
 func TestSmallLoadsTakeSmallWindows(t *testing.T) {
 	t.Parallel()
 	r := cluster(t, 2, 16)
@@ -113,7 +114,8 @@ func TestSmallLoadsTakeSmallWindows(t *testing.T) {
 	}
 	mem := make([]byte, 300*len(keys))
 	for _, dest := range []skep.Destination{{Memory: mem, Stride: 300}, {}} {
-		ses, err := r.Restore(t.Context(), &skep.RestoreRequest{Chains: []skep.Chain{{Scope: r.scope(), Keys: keys, Dest: dest}}})
+		c := skep.Chain{Scope: r.scope(), Keys: keys, Dest: dest}
+		ses, err := r.Restore(t.Context(), &skep.RestoreRequest{Chains: []skep.Chain{c}})
 		require.NoError(t, err)
 		require.NoError(t, skep.Drain(t.Context(), ses, func(ch *skep.Chunk) error { return ch.Err }))
 		require.NoError(t, ses.Close(t.Context()))
