@@ -10,6 +10,7 @@ import (
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/layout"
 	"github.com/skepkv/skep/replication/pace"
+	"github.com/skepkv/skep/replication/underway"
 	"github.com/skepkv/skep/replication/units"
 )
 
@@ -118,9 +119,6 @@ func (s many) newChain(number int, sp *space, all *skep.RestoreRequest) (*chain,
 	c.units = make([]units.State, n)
 	return c, nil
 }
-
-// guess is what a block without a known size is taken for.
-const guess = 1 << 20
 
 // findAll says where the chains' blocks are: one lookup of all that no lease has.
 func (x *session) findAll(ctx context.Context) error {
@@ -417,9 +415,7 @@ func (c *chain) step(l *lane) {
 func (w *work) request(sums bool, id skep.NamespaceID) *skep.RestoreRequest {
 	c := w.chain
 	r := &skep.RestoreRequest{Sums: sums}
-	if c.Dest.Memory != nil || c.Dest.Paged != nil {
-		r.Window = 2 * w.bytes // all of it, if larger than thought: a server has memory for windows only
-	}
+	blocks := 0
 	for _, p := range w.pieces {
 		q := skep.Chain{
 			Scope: skep.Scope{Namespace: id, Salt: c.Salt}, Keys: c.Keys[p.head:p.to], Blocks: skep.Only(p.from-p.head, p.to-p.head),
@@ -433,6 +429,10 @@ func (w *work) request(sums bool, id skep.NamespaceID) *skep.RestoreRequest {
 			q.Direction = skep.TailFirst
 		}
 		r.Chains = append(r.Chains, q)
+		blocks += p.to - p.from
+	}
+	if d := c.Dest; d.Memory != nil || d.Paged != nil {
+		r.Window = underway.Window(max(w.bytes, int64(blocks)*d.Stride))
 	}
 	return r
 }

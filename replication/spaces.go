@@ -55,7 +55,7 @@ func (n *node) life(ctx context.Context) (lives.Life, error) {
 }
 
 // each is how many bytes a block of the namespace is taken for.
-func (sp *space) each() int64 { return cmp.Or(sp.size.Load(), sp.part, guess) }
+func (sp *space) each() int64 { return cmp.Or(sp.size.Load(), sp.part, 1<<20) }
 
 func (p *spaces) init(s *Store) {
 	p.s = s

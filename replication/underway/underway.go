@@ -11,17 +11,18 @@ const (
 
 // Loads is what a node is loading.
 type Loads struct {
-	Loads   int // all
-	Planned int // of chains with a plan
-	Bytes   int64
+	Planned int   // loads of chains with a plan
+	Loads   int   // others
+	Bytes   int64 // of those
 }
 
 // Count notes a load of so many bytes that begins, by 1, or has ended, by -1.
 func (l *Loads) Count(by int, bytes int64, planned bool) {
-	l.Loads += by
 	if planned {
 		l.Planned += by
+		return
 	}
+	l.Loads += by
 	l.Bytes += int64(by) * bytes
 }
 
@@ -30,3 +31,7 @@ func (l *Loads) Count(by int, bytes int64, planned bool) {
 func (l *Loads) Busy(own int, most int64) bool {
 	return own >= OfChain || l.Loads >= Small || l.Loads >= OfChain && l.Bytes >= most
 }
+
+// Window is the window that a node is asked for with a load of so many bytes at most: a server has memory for few large
+// ones. What has come is said by quarters of it, so that of a small load nothing is said.
+func Window(bytes int64) int64 { return min(max(5*bytes, 1<<20), 16<<20) }
