@@ -203,3 +203,23 @@ func TestObjectsThatAreRefusedAreTriedLast(t *testing.T) {
 	n.look()
 	require.Greater(t, before, objects-2*indexesAtOnce)
 }
+
+// An announcement of an object that has come goes, also while what says what is deleted is refused.
+func TestAnAnnouncementWhereADeletionIsRefused(t *testing.T) {
+	t.Parallel()
+	b := newShelf()
+	from, keys := one(t, b)
+	n := newNode(t, options(b), 0)
+	n.put(chain(2, 8))
+	b.set(func() { b.late = true })
+	require.Error(t, n.turn())
+	b.arrive()
+	b.deny("delete", announcedDir)
+	_, err := from.Delete(t.Context(), from.scope(), keys[4:])
+	require.NoError(t, err)
+	require.Len(t, b.named(announcedDir), 1)
+	b.deny("get", deletedDir)
+	n.look()
+	require.Empty(t, n.all()[0].doubts)
+	require.Empty(t, b.named(announcedDir))
+}
