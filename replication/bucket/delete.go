@@ -55,7 +55,7 @@ func (s *Store) Delete(ctx context.Context, sc skep.Scope, keys []skep.Key) (int
 
 // settle has the bucket say what is deleted of a space, other nodes' objects that this one has not seen yet among it.
 func (s *Store) settle(ctx context.Context, sp *space) error {
-	if s.o.Alone && !sp.owesAll() {
+	if s.o.Alone && sp.isComplete() {
 		return s.pay(ctx, sp)
 	}
 	begun := time.Now()
@@ -262,9 +262,9 @@ func (s *Store) meetOwn(ctx context.Context, some func(*skep.NamespaceSpec) bool
 	return nil
 }
 
-// meetOthers makes the spaces known that others have sent of since this node has looked. Where one has objects, and
-// nobody can say whose they are, that is an error once all others are known: they may be of what is purged, for a
-// space's name does not tell. Those of a key that this node does not have are not.
+// meetOthers makes the spaces known that others have sent of since this node has looked. Where one has objects, or
+// announcements of them, and nobody can say whose they are, that is an error once all others are known: they may be of
+// what is purged, for a space's name does not tell. Those of a key that this node does not have are not.
 func (s *Store) meetOthers(ctx context.Context) error {
 	if s.o.Alone {
 		return nil
@@ -277,13 +277,17 @@ func (s *Store) meetOthers(ctx context.Context) error {
 	for name, l := range of {
 		sp, err := s.known(ctx, name, l)
 		e, is := errors.AsType[*skep.Error](err)
-		switch kind := skep.KindOf(err); {
+		kind := skep.KindOf(err)
+		if kind == skep.Denied {
+			err = &skep.Error{Op: op, Kind: kind, Field: "object", Value: name + specName, Err: err}
+		}
+		switch {
 		case is && kind == skep.Version && e.Field == keyField:
 		case err == nil && sp == nil, kind == skep.NotFound:
 			err = damaged(name+specName, "namespace of objects", "gone", "one")
 			fallthrough
 		case kind == skep.Damaged, kind == skep.Version, kind == skep.Denied:
-			if len(l.objects) > 0 {
+			if len(l.objects)+len(l.announced) > 0 {
 				errs = append(errs, err)
 			}
 		case err != nil: // nor would it answer for the next one

@@ -34,14 +34,17 @@
 // of the bucket, and sends nothing before it serves.
 //
 // What cannot be read. An object that the server refuses, of another version, or for which the index has no room
-// (Options.IndexBytes), is left out, counted, and read again at the next look, or when there is room. What is deleted
-// is said of it, too, each key once of each object: a node that has not read it does not know which keys it has. Where
-// that is too much (maxNamed) deletions fail until the objects were read, or there is room for them, or they went. So a
-// node whose index stays too small fails in time: its objects may be in others' indexes, and none is removed for that.
-// One that is damaged is removed. Where what says what is deleted is refused, nothing of the namespace is found; where
-// it is damaged, all its objects go; where it is of a newer version, each look at the namespace ends there, and each
-// deletion in it fails: upgrade all nodes. Where nobody can say whose a space with objects is, each purge and each
-// deletion of a namespace is made of all others, and is an error.
+// (Options.IndexBytes), is left out, counted (Usage.Unread), and read again at the next look, those that failed last,
+// or when there is room; one of another version is not. What is deleted is said of it, too, each key once of each
+// object: a node that has not read it does not know which keys it has. Where that is too much (maxNamed) deletions
+// fail, and name one, until the objects were read, or there is room for them, or they went; those that are found then
+// are not counted. So a node whose index stays too small fails in time: its objects may be in others' indexes, and none
+// is removed for that. One that is damaged is removed. Where what says what is deleted is refused, nothing of the
+// namespace is found; where it is damaged, all its objects go; where it is of a newer version, each look at the
+// namespace ends there, and each deletion in it fails: upgrade all nodes. Where nobody can say whose a space with
+// objects, or announcements, is, each purge and each deletion of a namespace is made of all others, and is an error. A
+// node that is alone (Options.Alone) does not look for such spaces when it purges: that is no error. Its deletions look
+// at the bucket only where the last look did not take all in.
 //
 // Many nodes may share a bucket's prefix, with one key: each reads what the others wrote. While keys change there are
 // two (Options.OtherKey), and a namespace has a space by each: what is found, and what is deleted, is of both. A

@@ -195,6 +195,8 @@ func (s *Store) takeIn(ctx context.Context, name string, l *listed) error {
 	if l.begun.Before(sp.looked) { // a later look is there already
 		return s.pay(ctx, sp)
 	}
+	whole := false
+	defer func() { sp.setComplete(whole) }()
 	gone := goneKeys{}
 	var useless []string
 	for _, of := range l.deleted {
@@ -209,10 +211,14 @@ func (s *Store) takeIn(ctx context.Context, name string, l *listed) error {
 		case kind == skep.Denied: // nor here, until it can be read: nothing is found
 			s.o.Logger.Error("no object of a namespace is read", "tenant", sp.spec.Tenant, "namespace", sp.spec.Name,
 				"error", err)
+			sp.keepOnly(l)
 			sp.unlearn()
 			var full error
 			for id := range l.objects {
 				full = cmp.Or(full, sp.leave(id, nextLook))
+			}
+			if full == nil {
+				s.withdraw(ctx, sp, sp.settleUnsure(l)...)
 			}
 			return errors.Join(full, s.pay(ctx, sp))
 		default:
@@ -228,29 +234,34 @@ func (s *Store) takeIn(ctx context.Context, name string, l *listed) error {
 	sp.prune(l)
 	sp.keepOnly(l)
 	damaged, err := s.adopt(ctx, sp, l, gone)
+	s.discard(ctx, damaged)
 	if err != nil {
 		return errors.Join(err, s.pay(ctx, sp))
 	}
 	s.withdraw(ctx, sp, sp.settleUnsure(l)...)
-	sp.looked = l.begun
-	useless = append(useless, damaged...)
+	sp.looked, whole = l.begun, true
 	for _, id := range sp.spent() {
 		if l.objects[id] > 0 {
 			useless = append(useless, name+blocksDir+id)
 		}
 	}
-	if err := s.remove(ctx, useless); err != nil { // nothing is found of them, and another look tries again
-		s.o.Logger.Warn("objects that nobody needs stay", "objects", len(useless), "error", err)
-	}
+	s.discard(ctx, useless)
 	if err := s.merge(ctx, sp, l); err != nil {
 		s.o.Logger.Warn("what says what is deleted is not merged", "error", err)
 	}
 	return s.pay(ctx, sp)
 }
 
-// adopt reads the indexes of the objects that are new, the newest first, and names those that are to be removed:
-// nobody can read them. What else cannot be read is left out, and no error unless the caller gave it up, or too much
-// is deleted of what is left out.
+// discard removes what nobody needs. Nothing is found of it, and another look tries again.
+func (s *Store) discard(ctx context.Context, names []string) {
+	if err := s.remove(ctx, names); err != nil {
+		s.o.Logger.Warn("objects that nobody needs stay", "objects", len(names), "error", err)
+	}
+}
+
+// adopt reads the indexes of the objects that are new, the newest first, but those last that failed before, and names
+// those that are to be removed: nobody can read them. What else cannot be read is left out, and no error unless the
+// caller gave it up, or too much is deleted of what is left out.
 func (s *Store) adopt(ctx context.Context, sp *space, l *listed, gone goneKeys) (useless []string, err error) {
 	var mu sync.Mutex
 	failed, refused := 0, 0
@@ -267,7 +278,9 @@ func (s *Store) adopt(ctx context.Context, sp *space, l *listed, gone goneKeys) 
 	}
 	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(indexesAtOnce)
-	for _, id := range slices.Backward(slices.Sorted(maps.Keys(l.objects))) {
+	tries := sp.tries()
+	order := func(a, b string) int { return cmp.Or(cmp.Compare(tries[a], tries[b]), cmp.Compare(b, a)) }
+	for _, id := range slices.SortedFunc(maps.Keys(l.objects), order) {
 		full := !s.held.room(memoryOf(1))
 		if !sp.toRead(id, full) {
 			continue
@@ -301,8 +314,10 @@ func (s *Store) adopt(ctx context.Context, sp *space, l *listed, gone goneKeys) 
 			case skep.Version:
 				when = never
 			case skep.Denied:
+				when = inVain
 				refused++
 			default:
+				when = inVain
 				failed++
 			}
 			mu.Unlock()

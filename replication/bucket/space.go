@@ -76,6 +76,7 @@ type space struct {
 	doubts    map[string]*doubt  // objects that may come yet, by their ids
 	unread    map[string]leftOut // objects that are there and not in the index, by their ids
 	condemned map[string]bool    // those that are to be removed
+	complete  bool               // the latest look was taken in whole, and each object it showed is in one of these
 	stale     time.Time          // what a look that began before shows is not taken
 	held      *held              // memory of the index, of all spaces
 
@@ -372,12 +373,13 @@ func (s *space) prune(l *listed) {
 	maps.DeleteFunc(s.heard, func(name string, h hearing) bool { return !there[name] && h.at.Before(l.begun) })
 }
 
-// keepOnly drops the objects that the bucket has no more.
+// keepOnly drops the objects that the bucket has no more, those that were not read among them.
 func (s *space) keepOnly(l *listed) {
+	is := func(id string, since time.Time) bool { _, ok := l.objects[id]; return !ok && since.Before(l.begun) }
 	s.mu.RLock()
 	var gone []string
 	for id, o := range s.objects {
-		if _, ok := l.objects[id]; !ok && o.made.Before(l.begun) {
+		if is(id, o.made) {
 			gone = append(gone, id)
 		}
 	}
@@ -385,6 +387,9 @@ func (s *space) keepOnly(l *listed) {
 	for _, id := range gone {
 		s.drop(id)
 	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	maps.DeleteFunc(s.unread, func(id string, x leftOut) bool { return is(id, x.since) })
 }
 
 // spent takes out the objects of which nothing is left.
@@ -419,6 +424,19 @@ func (s *space) owesAll() bool {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	return s.owedAll
+}
+
+// isComplete says whether a look has shown all that is there, and it is known what of it is deleted.
+func (s *space) isComplete() bool {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	return s.complete && !s.owedAll
+}
+
+func (s *space) setComplete(is bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.complete = is
 }
 
 // cleared notes that they were.

@@ -144,7 +144,7 @@ type Store struct {
 	held   held
 	speed  speed
 	use    usage
-	looked time.Time // when the latest look began
+	looked time.Time // when the latest look ended
 	own    own
 
 	mu     sync.Mutex

@@ -246,6 +246,8 @@ func TestADeletionLooksForWhatOthersSent(t *testing.T) {
 	b := newShelf()
 	lost, n := newNode(t, options(b), 0), newNode(t, options(b), 0)
 	keys := chain(1, 8)
+	n.look()
+	n.look() // it knows the namespace, of which there is nothing yet
 	lost.put(keys)
 	lost.look()
 	_, err := n.Delete(t.Context(), n.scope(), keys)

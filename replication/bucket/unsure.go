@@ -1,6 +1,8 @@
 package bucket
 
 import (
+	"cmp"
+	"fmt"
 	"maps"
 	"slices"
 	"time"
@@ -49,8 +51,8 @@ func (d *doubt) all() []skep.Key {
 	return slices.Clone(d.keys)
 }
 
-// arrived ends what send began. failed: the object may be there, or come yet. Deleted blocks are among those of an
-// object that was put until forget has seen them.
+// arrived ends what send began. failed: the object may be there, or come yet. Blocks of it that were deleted meanwhile
+// are owed.
 func (s *space) arrived(o *object, records []record, failed bool, now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -72,7 +74,13 @@ func (s *space) arrived(o *object, records []record, failed bool, now time.Time)
 		s.objects[o.id] = o
 		delete(s.unread, o.id)
 		s.held.Add(memoryOf(len(records)))
-		s.take(o, records, func(skep.Key) bool { return true })
+		s.take(o, records, func(k skep.Key) bool {
+			_, dead := s.forgotten[k]
+			if dead {
+				s.owed[o.id] = append(s.owed[o.id], k)
+			}
+			return !dead
+		})
 	}
 	close(s.sent)
 	s.sending, s.sent, s.coming = nil, nil, ""
@@ -97,18 +105,31 @@ const (
 	nextLook again = iota // at the next look
 	withRoom              // when the index has room
 	never                 // it is of another version
+	inVain                // at the next look, after those that were tried in vain less often
 )
+
+func (a again) String() string {
+	switch a {
+	case withRoom:
+		return "the index has no room: see bucket.index_bytes"
+	case never:
+		return "of another version"
+	}
+	return "not read yet, or refused"
+}
 
 // leftOut is an object that is there and not in the index.
 type leftOut struct {
 	again
-	said int // keys that were said to be deleted of it, for they may be in it
+	said  int       // keys that were said to be deleted of it, for they may be in it
+	since time.Time // it was there
+	tries int       // in vain
 }
 
-// tooMuch says that more would have to be said of objects that are not in the index than may be.
-func tooMuch(named int) error {
-	return &skep.Error{Op: op, Kind: skep.Unavailable, Value: named, Limit: maxNamed,
-		Field: "deleted keys, of each object that is not in the index (see bucket.index_bytes)"}
+// tooMuch says that more would have to be said of objects that are not in the index than may be, and names one.
+func (s *space) tooMuch(named int, id string, why again) error {
+	return &skep.Error{Op: op, Kind: skep.Unavailable, Value: named, Limit: fmt.Sprintf("at most %d", maxNamed),
+		Field: fmt.Sprintf("deleted keys, of each object that is not in the index as %v (%v),", s.name+blocksDir+id, why)}
 }
 
 // leave notes that an object is there and not in the index. What was deleted lately may be in it. Where that is more
@@ -123,8 +144,12 @@ func (s *space) leaveLocked(id string, when again) error {
 	if s.objects[id] != nil || s.condemned[id] {
 		return nil
 	}
-	if x, before := s.unread[id]; before {
-		s.unread[id] = leftOut{when, x.said}
+	x, before := s.unread[id]
+	if x.again = when; when == inVain {
+		x.tries++
+	}
+	if before {
+		s.unread[id] = x
 		return nil
 	}
 	if time.Now().Before(s.quiet) {
@@ -132,9 +157,11 @@ func (s *space) leaveLocked(id string, when again) error {
 		return nil
 	}
 	if named := (len(s.unread) + 1) * len(s.forgotten); named > maxNamed {
-		return tooMuch(named)
+		s.complete = false
+		return s.tooMuch(named, id, when)
 	}
-	s.unread[id] = leftOut{when, len(s.forgotten)}
+	x.said, x.since = len(s.forgotten), time.Now()
+	s.unread[id] = x
 	delete(s.doubts, id) // it has arrived, and is owed what was deleted meanwhile
 	for k := range s.forgotten {
 		s.owed[id] = append(s.owed[id], k)
@@ -151,10 +178,11 @@ func (s *space) takeOut(o *object) {
 	}
 }
 
-// unindex has an object of the index be one that was not read. What was deleted of it until now is owed, or was said.
+// unindex has an object of the index be one that was not read. What was deleted of it until now is owed, or was said:
+// no key is found in the index that is forgotten.
 func (s *space) unindex(o *object) {
 	s.remove(o)
-	s.unread[o.id] = leftOut{again: nextLook}
+	s.unread[o.id] = leftOut{again: nextLook, since: time.Now()}
 }
 
 // unlearn has all objects be ones that were not read.
@@ -210,18 +238,36 @@ func (s *space) forgetUnsure(keys, fresh []skep.Key) error {
 			s.owe(id, d, k)
 		}
 	}
-	named := len(s.unread) * len(fresh)
-	for _, x := range s.unread {
-		named += x.said
+	if len(s.unread) == 0 || len(fresh) == 0 {
+		return nil
 	}
-	if named > maxNamed && len(s.unread)*len(fresh) > 0 {
-		return tooMuch(named)
+	named, most := len(s.unread)*len(fresh), ""
+	for id, x := range s.unread {
+		named += x.said
+		if most == "" || cmp.Or(cmp.Compare(x.said, s.unread[most].said), cmp.Compare(most, id)) > 0 {
+			most = id
+		}
+	}
+	if named > maxNamed {
+		return s.tooMuch(named, most, s.unread[most].again)
 	}
 	for id, x := range s.unread {
 		s.owed[id] = append(s.owed[id], fresh...)
-		s.unread[id] = leftOut{x.again, x.said + len(fresh)}
+		x.said += len(fresh)
+		s.unread[id] = x
 	}
 	return nil
+}
+
+// tries says how often each object was tried in vain.
+func (s *space) tries() map[string]int {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	of := map[string]int{}
+	for id, x := range s.unread {
+		of[id] = x.tries
+	}
+	return of
 }
 
 // settleUnsure ends doubts: of objects that the bucket shows, and of those that do not come any more. Their
@@ -237,7 +283,6 @@ func (s *space) settleUnsure(l *listed) (useless []string) {
 		}
 	}
 	maps.DeleteFunc(s.doubts, over)
-	maps.DeleteFunc(s.unread, func(id string, _ leftOut) bool { return !there(id) })
 	return useless
 }
 

@@ -341,7 +341,7 @@ func TestADeletionOfWhatIsNotRead(t *testing.T) {
 	sp := other.all()[0]
 	sp.mu.Lock()
 	for id := range sp.unread { // as of many deletions
-		sp.unread[id] = leftOut{nextLook, maxNamed/2 - 2}
+		sp.unread[id] = leftOut{again: nextLook, said: maxNamed/2 - 2}
 	}
 	sp.mu.Unlock()
 	for range 2 {
@@ -351,7 +351,7 @@ func TestADeletionOfWhatIsNotRead(t *testing.T) {
 	for range 2 {
 		err := remove(keys[5])
 		require.ErrorIs(t, err, skep.Unavailable)
-		require.ErrorContains(t, err, "bucket.index_bytes")
+		require.ErrorContains(t, err, b.named(blocksDir)[0])
 	}
 	require.Len(t, b.named(blocksDir), 2)
 
@@ -367,8 +367,15 @@ func TestADeletionOfWhatIsNotRead(t *testing.T) {
 // Objects that no call reads for a moment stay, however much was deleted lately: who deletes then has to do it again.
 func TestObjectsThatAreNotReadForAMoment(t *testing.T) {
 	t.Parallel()
+	for _, alone := range []bool{false, true} {
+		t.Run(fmt.Sprint("alone ", alone), func(t *testing.T) { t.Parallel(); notReadForAMoment(t, alone) })
+	}
+}
+
+func notReadForAMoment(t *testing.T, alone bool) {
 	b := newShelf()
 	o := options(b)
+	o.Alone = alone
 	o.ObjectBytes = blockSize
 	n, other := newNode(t, o, 0), newNode(t, o, 0)
 	const objects = mostFailed + 16

@@ -150,8 +150,8 @@ func (s *store) isEmpty(ctx context.Context, name string) error {
 }
 
 // length is how many bytes an answer has, by its Content-Range; without one it is all of the object, and its
-// Content-Length says how many, as where the range does not say of how many it is. false: they are not those that were
-// asked for, or nobody says which they are.
+// Content-Length says how many. false: they are not those that were asked for, or nobody says which they are, or, where
+// all is, of how many.
 func length(by string, size, off, n int64) (int64, bool) {
 	from, to, all := int64(0), size-1, size
 	if by != "" {
@@ -161,11 +161,8 @@ func length(by string, size, off, n int64) (int64, bool) {
 		}
 	}
 	end := off + n
-	switch {
-	case n < 0 && all >= 0:
+	if n < 0 {
 		end = all
-	case n < 0:
-		end = off + size
 	}
 	return to + 1 - from, from == off && from <= end && to+1 == end
 }

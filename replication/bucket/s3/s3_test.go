@@ -245,7 +245,7 @@ func TestWhatAnAnswerHas(t *testing.T) {
 	}{
 		{by: "bytes 5-9/20", off: 5, n: 5, ok: true}, {by: "bytes 5-9/*", off: 5, n: 5, ok: true},
 		{by: "bytes 0-19/20", n: -1, ok: true}, {by: "bytes 0-19/*", n: -1}, {by: "bytes 0-9/20", n: -1},
-		{by: "bytes 0-19/*", size: 20, n: -1, ok: true}, {by: "bytes 0-19/*", size: 30, n: -1},
+		{by: "bytes 0-19/*", size: 20, n: -1}, {by: "bytes 0-19/*", size: 30, n: -1},
 		{by: "bytes 1-20/*", size: 20, n: -1}, {by: "bytes 0-19/*", size: -1, n: -1},
 		{by: "bytes 4-8/20", off: 5, n: 5}, {by: "bytes 5-8/20", off: 5, n: 5}, {by: "bytes */20", off: 5, n: 5},
 		{by: "bytes 0--1/*", n: -1}, {by: "lines 5-9/20", off: 5, n: 5}, {by: "bytes 0-99999999999999999999/20", n: -1},
