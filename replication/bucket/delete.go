@@ -47,15 +47,16 @@ func (s *Store) Delete(ctx context.Context, sc skep.Scope, keys []skep.Key) (int
 	if early := s.isLoaded(ctx); early != nil {
 		return n, errors.Join(err, early)
 	}
-	if err = errors.Join(err, s.settle(ctx, sp)); sp.other != nil {
-		err = errors.Join(err, s.settle(ctx, sp.other))
+	if err = errors.Join(err, s.settle(ctx, sp, full != nil)); sp.other != nil {
+		err = errors.Join(err, s.settle(ctx, sp.other, full != nil))
 	}
 	return n, err
 }
 
 // settle has the bucket say what is deleted of a space, other nodes' objects that this one has not seen yet among it.
-func (s *Store) settle(ctx context.Context, sp *space) error {
-	if s.o.Alone && sp.isComplete() {
+// Where there was no room to note it all, full, a look that may find some is made alone, too.
+func (s *Store) settle(ctx context.Context, sp *space, full bool) error {
+	if s.o.Alone && !full && sp.isComplete() {
 		return s.pay(ctx, sp)
 	}
 	begun := time.Now()

@@ -213,7 +213,7 @@ func (s *Store) takeIn(ctx context.Context, name string, l *listed) error {
 				"error", err)
 			sp.keepOnly(l)
 			sp.unlearn()
-			var full error
+			full := s.announced(ctx, sp, l, gone)
 			for id := range l.objects {
 				full = cmp.Or(full, sp.leave(id, nextLook))
 			}
@@ -222,7 +222,7 @@ func (s *Store) takeIn(ctx context.Context, name string, l *listed) error {
 			}
 			return errors.Join(full, s.pay(ctx, sp))
 		default:
-			return err
+			return errors.Join(err, s.pay(ctx, sp))
 		}
 		if old {
 			useless = append(useless, name+of)

@@ -223,3 +223,28 @@ func TestAnAnnouncementWhereADeletionIsRefused(t *testing.T) {
 	require.Empty(t, n.all()[0].doubts)
 	require.Empty(t, b.named(announcedDir))
 }
+
+// A node that may not read what is deleted notes of an object that is on its way what is deleted of it all the same.
+func TestAnObjectOnItsWayWhereADeletionIsRefused(t *testing.T) {
+	t.Parallel()
+	b := newShelf()
+	from, keys := one(t, b)
+	_, err := from.Delete(t.Context(), from.scope(), keys[7:])
+	require.NoError(t, err)
+	sent, later := newNode(t, options(b), 0), chain(2, 8)
+	sent.put(later)
+	b.set(func() { b.late = true })
+	require.Error(t, sent.turn())
+
+	b.deny("get", deletedDir)
+	n := newNode(t, options(b), 0)
+	n.look()
+	_, err = n.Delete(t.Context(), n.scope(), later[4:])
+	require.NoError(t, err)
+	b.arrive()
+	b.deny("", "")
+	again := newNode(t, options(b), 0)
+	again.look()
+	require.Equal(t, 4, again.find(later))
+	require.Equal(t, 7, again.find(keys))
+}
