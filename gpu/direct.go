@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
+	"sync/atomic"
 
 	"github.com/zeebo/xxh3"
 
@@ -177,8 +178,18 @@ func (g *direct) behind(ctx context.Context, r skep.Range) (n int, err error) {
 	end, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.tier.timeout)
 	defer cancel()
 	closed := ses.Close(end)
-	if errors.Is(closed, skep.NotReleased) { // as above
-		s.tier.way.lost()
+	if errors.Is(closed, skep.NotReleased) { // the memory is lent again when both, session and stream, are past it
+		var users atomic.Int32
+		users.Store(2)
+		free := func() {
+			if users.Add(-1) == 0 {
+				runtime.KeepAlive(mem)
+				p.release()
+				s.tier.way.came(bytes)
+			}
+		}
+		err = errors.Join(err, s.tier.way.queued(g.On, 0, free))
+		s.tier.unreleased.again(ses, s.tier.timeout, free)
 	} else {
 		err = errors.Join(err, s.tier.way.queued(g.On, bytes, func() { runtime.KeepAlive(mem); p.release() }))
 	}

@@ -401,7 +401,9 @@ func (p *Prefill) behind(ctx context.Context, r skep.Range, layers skep.Subset, 
 	end, cancel := context.WithTimeout(context.WithoutCancel(ctx), p.s.tier.timeout)
 	defer cancel()
 	closed := ses.Close(end)
-	if !errors.Is(closed, skep.NotReleased) { // as above
+	if errors.Is(closed, skep.NotReleased) {
+		p.s.tier.unreleased.again(ses, p.s.tier.timeout, func() { runtime.KeepAlive(mem); land.release() })
+	} else {
 		land.release()
 		closed = nil
 	}

@@ -60,23 +60,25 @@ type tier struct {
 	layers     int // of a block whose layers are streamed; 0: they are not
 	timeout    time.Duration
 
-	mu      turns
-	local   pool // below its border blocks, above it the layer at work (divide.go)
-	lent    []pool
-	held    int    // how often the room for layers is held, by prefills or as a whole
-	rooms   int    // of them as a whole
-	least   int    // of blocks' room while it is
-	stream  int    // single-layer blocks that there is room for
-	slots   []bool // of that room, from its end: those that prefills have
-	pins    map[*entry]struct{}
-	pinned  *pinned // nil: none
-	way     way
-	entries residents
-	order   [2]*list.List // local and lent, most recently used first
-	failed  error
-	era     atomic.Uint64 // grows with whatever makes blocks go that may come back with other bytes
-	hits    int64
-	drops   int64
+	mu     turns
+	local  pool // below its border blocks, above it the layer at work (divide.go)
+	lent   []pool
+	held   int    // how often the room for layers is held, by prefills or as a whole
+	rooms  int    // of them as a whole
+	least  int    // of blocks' room while it is
+	stream int    // single-layer blocks that there is room for
+	slots  []bool // of that room, from its end: those that prefills have
+	pins   map[*entry]struct{}
+	pinned *pinned // nil: none
+	way    way
+	// Of sessions behind, which have memory that is lent again when they have let go of it.
+	unreleased unreleased
+	entries    residents
+	order      [2]*list.List // local and lent, most recently used first
+	failed     error
+	era        atomic.Uint64 // grows with whatever makes blocks go that may come back with other bytes
+	hits       int64
+	drops      int64
 
 	// Bytes being computed in lent memory, which are not behind yet, and the most there may be; 0: any.
 	uncopied, mostUncopied int64
@@ -446,6 +448,7 @@ func (t *tier) entriesOf(lent int) func(func(*entry) bool) {
 func (t *tier) close() error {
 	ctx, cancel := context.WithTimeout(context.Background(), t.timeout)
 	defer cancel()
+	t.unreleased.end()
 	idle := t.way.end(ctx) // who restores needs the lock
 	t.mu.Lock()
 	defer t.mu.Unlock()

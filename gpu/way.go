@@ -115,6 +115,13 @@ func (w *way) unused(bytes int64, free func()) {
 	w.hands.Done()
 }
 
+// came gives back so many bytes of which streams were told as 0 bytes: others used them, too.
+func (w *way) came(bytes int64) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.bytes -= bytes
+}
+
 // lost leaves what was reserved as it is: something may use it yet.
 func (w *way) lost() { w.hands.Done() }
 
