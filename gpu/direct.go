@@ -106,7 +106,7 @@ func (g *direct) ahead(ctx context.Context, r skep.Range) (n int, err error) {
 			return i, err
 		}
 		if !s.tier.pass(ids[r.From+i], room.at, g.size, !g.Unchecked) {
-			s.tier.way.unused(0, room.free)
+			s.tier.way.unused(room.counter, 0, room.free)
 			return i, nil
 		}
 		if err = g.queue(r.From+i, func(r Run) { g.On.Copy(r.To, Place{room.at.Memory, room.at.Offset + r.From}, r.Len) }, func(list []Transfer) []Transfer {
@@ -115,12 +115,10 @@ func (g *direct) ahead(ctx context.Context, r skep.Range) (n int, err error) {
 			}
 			return list
 		}); err != nil {
-			s.tier.way.unused(0, room.free)
+			s.tier.way.unused(room.counter, 0, room.free)
 			return i, err
 		}
-		if err := s.tier.way.queued(g.On, 0, room.free); err != nil {
-			return i, err
-		}
+		s.tier.way.queued(g.On, room.counter, 0, room.free)
 	}
 	return max(0, min(n, found.Blocks-r.From)), nil
 }
@@ -149,7 +147,8 @@ func (g *direct) queue(block int, one func(Run), all func([]Transfer) []Transfer
 func (g *direct) behind(ctx context.Context, r skep.Range) (n int, err error) {
 	s, step := g.s, g.step()
 	bytes := int64(r.Len()) * step
-	if err := s.tier.way.reserve(ctx, bytes); err != nil {
+	past, err := s.tier.way.reserve(ctx, bytes)
+	if err != nil {
 		return 0, err
 	}
 	p := s.tier.pinned.take(bytes)
@@ -162,10 +161,10 @@ func (g *direct) behind(ctx context.Context, r skep.Range) (n int, err error) {
 	ses, err := s.Restore(ctx, &skep.RestoreRequest{Chains: []skep.Chain{{Scope: g.Scope, Keys: g.Keys, Blocks: r.Subset(), Dest: skep.Destination{Memory: mem, Stride: step}}}})
 	switch {
 	case errors.Is(err, skep.NotReleased): // something may write there yet: it is never lent again
-		s.tier.way.lost()
+		s.tier.way.lost(past)
 		return 0, err
 	case err != nil:
-		s.tier.way.unused(bytes, p.release)
+		s.tier.way.unused(past, bytes, p.release)
 		return 0, err
 	}
 	arrived := make([]bool, r.Len())
@@ -188,10 +187,10 @@ func (g *direct) behind(ctx context.Context, r skep.Range) (n int, err error) {
 				s.tier.way.came(bytes)
 			}
 		}
-		err = errors.Join(err, s.tier.way.queued(g.On, 0, free))
+		s.tier.way.queued(g.On, past, 0, free)
 		s.tier.unreleased.again(ses, s.tier.timeout, free)
 	} else {
-		err = errors.Join(err, s.tier.way.queued(g.On, bytes, func() { runtime.KeepAlive(mem); p.release() }))
+		s.tier.way.queued(g.On, past, bytes, func() { runtime.KeepAlive(mem); p.release() })
 	}
 	for n < len(arrived) && arrived[n] {
 		n++

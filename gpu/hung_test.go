@@ -21,6 +21,7 @@ type tardy struct {
 	gpu.Device
 	streams  []*tardyStream
 	memories []gpu.Memory
+	poor     bool // it has no room for a counter
 }
 
 type tardyStream struct {
@@ -33,6 +34,19 @@ func (d *tardy) NewStream() (gpu.Stream, error) {
 	d.streams = append(d.streams, &tardyStream{Stream: s})
 	return d.streams[len(d.streams)-1], err
 }
+
+func (d *tardy) NewCounter() (gpu.Counter, error) {
+	if d.poor {
+		return nil, &skep.Error{Op: "new counter", Kind: skep.NoMemory}
+	}
+	return d.Device.NewCounter()
+}
+
+func (d *tardy) AllocHost(n int64) ([]byte, error) { return d.Device.(gpu.Pinner).AllocHost(n) }
+
+func (d *tardy) Pin(b []byte) error { return d.Device.(gpu.Pinner).Pin(b) }
+
+func (d *tardy) Unpin(b []byte) error { return d.Device.(gpu.Pinner).Unpin(b) }
 
 func (d *tardy) Alloc(n int64) (gpu.Memory, error) {
 	m, err := d.Device.Alloc(n)
@@ -257,4 +271,47 @@ func TestOwnMemoryStaysWhileABlockPassesThrough(t *testing.T) {
 	for _, m := range d.memories {
 		require.ErrorIs(t, m.Free(), skep.Invalid, "it was freed")
 	}
+}
+
+// Memory that a stream is past is there for the next restore.
+func TestMemoryAStreamIsPastIsLentAgain(t *testing.T) {
+	t.Parallel()
+	w := world(t)
+	s, err := gpu.New(memstore.New(memstore.Options{}), gpu.Options{Device: w.Device(0), BlockBytes: 32 << 10, PinnedBytes: 64 << 10, Timeout: time.Minute})
+	require.NoError(t, err)
+	defer func() { require.NoError(t, s.Close()) }()
+	sc, keys := chains(t, s, 2)
+	on, err := w.Device(0).NewStream()
+	require.NoError(t, err)
+	none := func(dst []gpu.Run, _ int) ([]gpu.Run, error) { return dst, nil }
+	for range 3 {
+		n, err := s.RestoreTo(t.Context(), &gpu.Direct{Scope: sc, Keys: keys, On: on, Runs: none})
+		require.NoError(t, err)
+		require.Equal(t, 2, n)
+		require.NoError(t, on.Sync(t.Context()))
+	}
+	require.Zero(t, s.Usage().Unpinned)
+	require.NoError(t, on.Close())
+}
+
+// Where nobody could know when a stream is past it, nothing is put on its way.
+func TestWithoutACounterNoStreamIsToldOfAnything(t *testing.T) {
+	t.Parallel()
+	w := world(t)
+	d := &tardy{Device: w.Device(0)}
+	s, err := gpu.New(memstore.New(memstore.Options{}), gpu.Options{Device: d, BlockBytes: 32 << 10, PinnedBytes: 64 << 10, Timeout: time.Minute})
+	require.NoError(t, err)
+	defer func() { require.NoError(t, s.Close()) }()
+	sc, keys := chains(t, s, 2)
+	on, err := w.Device(0).NewStream()
+	require.NoError(t, err)
+	told := 0
+	runs := func(dst []gpu.Run, _ int) ([]gpu.Run, error) { told++; return dst, nil }
+	d.poor = true
+	_, err = s.RestoreTo(t.Context(), &gpu.Direct{Scope: sc, Keys: keys, On: on, Runs: runs})
+	require.ErrorIs(t, err, skep.NoMemory)
+	require.Zero(t, told)
+	require.Zero(t, s.Usage().Landing)
+	require.Zero(t, s.OnWay())
+	require.NoError(t, on.Close())
 }
