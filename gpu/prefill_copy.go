@@ -304,7 +304,7 @@ func (t *tier) sumLocked(e *entry, bytes []byte) {
 
 // nameLocked has a block that is in GPU memory found there.
 func (t *tier) nameLocked(era uint64, e *entry) {
-	if era == t.era.Load() && t.entries.of(e.id) == nil && e.lent != nowhere {
+	if t.sinceLocked(era, e.id) && t.entries.of(e.id) == nil && e.lent != nowhere {
 		t.entries.set(e)
 		e.used = t.order[e.row()].PushFront(e)
 	}

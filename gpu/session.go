@@ -84,9 +84,11 @@ func (s *Store) Restore(ctx context.Context, r *skep.RestoreRequest) (skep.Sessi
 		behind.Sums = behind.Sums || c.plan != nil && c.Dest.Memory != nil // to keep them: keep
 	}
 	ses.renumber(behind.Chains)
-	if ses.window > 0 && ses.pending() && len(behind.Chains) > 0 { // each has half of it
-		ses.window = max(1, r.Window/2)
-		behind.Window = max(1, r.Window-ses.window)
+	if r.Window > 0 && len(behind.Chains) > 0 {
+		if behind.Window = max(1, window); ses.pending() { // each has half of what landing left
+			ses.window = max(1, window/2)
+			behind.Window = max(1, window-ses.window)
+		}
 	}
 	if len(behind.Chains) > 0 {
 		inner, err := s.Store.Restore(ctx, &behind)

@@ -77,8 +77,11 @@ type tier struct {
 	order      [2]*list.List // local and lent, most recently used first
 	failed     error
 	era        atomic.Uint64 // grows with whatever makes blocks go that may come back with other bytes
-	hits       int64
-	drops      int64
+	// The last eras in which all blocks went, and those of a name with this hash.
+	allGone uint64
+	gone    [1024]uint64
+	hits    int64
+	drops   int64
 
 	// Bytes being computed in lent memory, which are not behind yet, and the most there may be; 0: any.
 	uncopied, mostUncopied int64
@@ -178,7 +181,7 @@ func (e *entry) row() int {
 func (t *tier) put(era uint64, id blockID, bytes []byte) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.failed != nil || era != t.era.Load() || int64(len(bytes)) > t.blockBytes || t.entries.of(id) != nil || len(bytes) == 0 {
+	if t.failed != nil || !t.sinceLocked(era, id) || int64(len(bytes)) > t.blockBytes || t.entries.of(id) != nil || len(bytes) == 0 {
 		return
 	}
 	e := &entry{id: id, size: int64(len(bytes))}
@@ -276,21 +279,26 @@ func (t *tier) dropLocked(e *entry) {
 func (t *tier) drop(ids ...blockID) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if len(ids) > 0 {
-		t.era.Add(1)
-	}
 	for _, id := range ids {
+		t.gone[id.hash()] = t.era.Add(1)
 		if e := t.entries.of(id); e != nil {
 			t.dropLocked(e)
 		}
 	}
 }
 
+// sinceLocked says whether a block that was read in an era is that of its name still.
+func (t *tier) sinceLocked(era uint64, id blockID) bool {
+	return t.allGone <= era && t.gone[id.hash()] <= era
+}
+
+func (id *blockID) hash() uint64 { return xxh3.Hash(id.key[:]) % 1024 }
+
 // dropAll forgets all blocks.
 func (t *tier) dropAll() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.era.Add(1)
+	t.allGone = t.era.Add(1)
 	for _, e := range t.entries.m {
 		t.dropLocked(e)
 	}
