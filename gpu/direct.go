@@ -118,7 +118,9 @@ func (g *direct) ahead(ctx context.Context, r skep.Range) (n int, err error) {
 			s.tier.way.unused(room.counter, 0, room.free)
 			return i, err
 		}
-		s.tier.way.queued(g.On, room.counter, 0, room.free)
+		if err := s.tier.way.queued(g.On, room.counter, 0, room.free); err != nil {
+			return i, err
+		}
 	}
 	return max(0, min(n, found.Blocks-r.From)), nil
 }
@@ -187,10 +189,10 @@ func (g *direct) behind(ctx context.Context, r skep.Range) (n int, err error) {
 				s.tier.way.came(bytes)
 			}
 		}
-		s.tier.way.queued(g.On, past, 0, free)
+		err = errors.Join(err, s.tier.way.queued(g.On, past, 0, free))
 		s.tier.unreleased.again(ses, s.tier.timeout, free)
 	} else {
-		s.tier.way.queued(g.On, past, bytes, func() { runtime.KeepAlive(mem); p.release() })
+		err = errors.Join(err, s.tier.way.queued(g.On, past, bytes, func() { runtime.KeepAlive(mem); p.release() }))
 	}
 	for n < len(arrived) && arrived[n] {
 		n++

@@ -152,15 +152,27 @@ func (w *way) lost(c Counter) {
 }
 
 // queued notes what a stream was just told to copy from, of so many reserved bytes: free gives it back
-// when it is past that.
-func (w *way) queued(on Stream, c Counter, bytes int64, free func()) {
+// when it is past that. DeviceFailed where it does nothing more.
+func (w *way) queued(on Stream, c Counter, bytes int64, free func()) error {
 	on.Signal(c, 1)
+	if err := c.Await(ended, 1); errors.Is(err, skep.DeviceFailed) {
+		w.unused(c, bytes, free)
+		return err
+	}
 	w.collect()
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.items = append(w.items, &onWay{c, 1, bytes, free})
 	w.hands.Done()
+	return nil
 }
+
+// ended is for who looks and does not wait.
+var ended = func() context.Context {
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	return ctx
+}()
 
 // collect gives back what streams are past.
 func (w *way) collect() {
