@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
+	"sync/atomic"
 
 	"github.com/zeebo/xxh3"
 
@@ -105,7 +106,7 @@ func (g *direct) ahead(ctx context.Context, r skep.Range) (n int, err error) {
 			return i, err
 		}
 		if !s.tier.pass(ids[r.From+i], room.at, g.size, !g.Unchecked) {
-			s.tier.way.unused(0, room.free)
+			s.tier.way.unused(room.counter, 0, room.free)
 			return i, nil
 		}
 		if err = g.queue(r.From+i, func(r Run) { g.On.Copy(r.To, Place{room.at.Memory, room.at.Offset + r.From}, r.Len) }, func(list []Transfer) []Transfer {
@@ -114,10 +115,10 @@ func (g *direct) ahead(ctx context.Context, r skep.Range) (n int, err error) {
 			}
 			return list
 		}); err != nil {
-			s.tier.way.unused(0, room.free)
+			s.tier.way.unused(room.counter, 0, room.free)
 			return i, err
 		}
-		if err := s.tier.way.queued(g.On, 0, room.free); err != nil {
+		if err := s.tier.way.queued(g.On, room.counter, 0, room.free); err != nil {
 			return i, err
 		}
 	}
@@ -148,7 +149,8 @@ func (g *direct) queue(block int, one func(Run), all func([]Transfer) []Transfer
 func (g *direct) behind(ctx context.Context, r skep.Range) (n int, err error) {
 	s, step := g.s, g.step()
 	bytes := int64(r.Len()) * step
-	if err := s.tier.way.reserve(ctx, bytes); err != nil {
+	past, err := s.tier.way.reserve(ctx, bytes)
+	if err != nil {
 		return 0, err
 	}
 	p := s.tier.pinned.take(bytes)
@@ -161,10 +163,10 @@ func (g *direct) behind(ctx context.Context, r skep.Range) (n int, err error) {
 	ses, err := s.Restore(ctx, &skep.RestoreRequest{Chains: []skep.Chain{{Scope: g.Scope, Keys: g.Keys, Blocks: r.Subset(), Dest: skep.Destination{Memory: mem, Stride: step}}}})
 	switch {
 	case errors.Is(err, skep.NotReleased): // something may write there yet: it is never lent again
-		s.tier.way.lost()
+		s.tier.way.lost(past)
 		return 0, err
 	case err != nil:
-		s.tier.way.unused(bytes, p.release)
+		s.tier.way.unused(past, bytes, p.release)
 		return 0, err
 	}
 	arrived := make([]bool, r.Len())
@@ -177,10 +179,20 @@ func (g *direct) behind(ctx context.Context, r skep.Range) (n int, err error) {
 	end, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.tier.timeout)
 	defer cancel()
 	closed := ses.Close(end)
-	if errors.Is(closed, skep.NotReleased) { // as above
-		s.tier.way.lost()
+	if errors.Is(closed, skep.NotReleased) { // the memory is lent again when both, session and stream, are past it
+		var users atomic.Int32
+		users.Store(2)
+		free := func() {
+			if users.Add(-1) == 0 {
+				runtime.KeepAlive(mem)
+				p.release()
+				s.tier.way.came(bytes)
+			}
+		}
+		err = errors.Join(err, s.tier.way.queued(g.On, past, 0, free))
+		s.tier.unreleased.again(ses, s.tier.timeout, free)
 	} else {
-		err = errors.Join(err, s.tier.way.queued(g.On, bytes, func() { runtime.KeepAlive(mem); p.release() }))
+		err = errors.Join(err, s.tier.way.queued(g.On, past, bytes, func() { runtime.KeepAlive(mem); p.release() }))
 	}
 	for n < len(arrived) && arrived[n] {
 		n++

@@ -21,6 +21,7 @@ type tardy struct {
 	gpu.Device
 	streams  []*tardyStream
 	memories []gpu.Memory
+	poor     bool // it has no room for a counter
 }
 
 type tardyStream struct {
@@ -33,6 +34,19 @@ func (d *tardy) NewStream() (gpu.Stream, error) {
 	d.streams = append(d.streams, &tardyStream{Stream: s})
 	return d.streams[len(d.streams)-1], err
 }
+
+func (d *tardy) NewCounter() (gpu.Counter, error) {
+	if d.poor {
+		return nil, &skep.Error{Op: "new counter", Kind: skep.NoMemory}
+	}
+	return d.Device.NewCounter()
+}
+
+func (d *tardy) AllocHost(n int64) ([]byte, error) { return d.Device.(gpu.Pinner).AllocHost(n) }
+
+func (d *tardy) Pin(b []byte) error { return d.Device.(gpu.Pinner).Pin(b) }
+
+func (d *tardy) Unpin(b []byte) error { return d.Device.(gpu.Pinner).Unpin(b) }
 
 func (d *tardy) Alloc(n int64) (gpu.Memory, error) {
 	m, err := d.Device.Alloc(n)
@@ -121,7 +135,7 @@ func TestOwnMemoryStaysWhileAnEngineHasIt(t *testing.T) {
 type unsure struct {
 	skep.Store
 	begins bool // its sessions begin
-	on     bool
+	on     atomic.Bool
 }
 
 type unsureSession struct {
@@ -133,7 +147,7 @@ var errUnsure = errors.Join(
 	&skep.Error{Op: "restore", Kind: skep.Unavailable}, &skep.Error{Op: "restore", Kind: skep.NotReleased})
 
 func (u *unsure) Restore(ctx context.Context, r *skep.RestoreRequest) (skep.Session, error) {
-	if u.on && !u.begins {
+	if u.on.Load() && !u.begins {
 		return nil, errUnsure
 	}
 	ses, err := u.Store.Restore(ctx, r)
@@ -141,7 +155,7 @@ func (u *unsure) Restore(ctx context.Context, r *skep.RestoreRequest) (skep.Sess
 }
 
 func (s *unsureSession) Close(ctx context.Context) error {
-	if err := s.Session.Close(ctx); !s.of.on {
+	if err := s.Session.Close(ctx); !s.of.on.Load() {
 		return err
 	}
 	return errUnsure
@@ -173,14 +187,51 @@ func TestPinnedMemoryThatMayBeWrittenIsKept(t *testing.T) {
 				sc, keys := chains(t, s, 2)
 				on, err := w.Device(0).NewStream()
 				require.NoError(t, err)
-				u.on = true
+				u.on.Store(true)
 				restore(t, s, on, sc, keys)
 				require.NotZero(t, s.Usage().Landing)
-				u.on = false
+				u.on.Store(false)
 				require.NoError(t, on.Sync(t.Context()))
 				require.NoError(t, on.Close())
 			})
 		}
+	}
+}
+
+// A session behind that did not let go is closed again until it does: then the memory it wrote to is lent again.
+func TestMemoryOfASessionThatLetsGoLateIsLentAgain(t *testing.T) {
+	t.Parallel()
+	none := func(dst []gpu.Run, _ int) ([]gpu.Run, error) { return dst, nil }
+	for name, restore := range map[string]func(*gpu.Store, gpu.Stream, skep.Scope, []skep.Key) error{
+		"to GPU memory": func(s *gpu.Store, on gpu.Stream, sc skep.Scope, keys []skep.Key) error {
+			_, err := s.RestoreTo(t.Context(), &gpu.Direct{Scope: sc, Keys: keys, On: on, Runs: none})
+			return err
+		},
+		"a prefill": func(s *gpu.Store, _ gpu.Stream, sc skep.Scope, keys []skep.Key) error {
+			_, err := s.Prefill(t.Context(), &gpu.PrefillRequest{Scope: sc, Keys: keys, History: len(keys)})
+			return err
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			u := &unsure{Store: memstore.New(memstore.Options{}), begins: true}
+			w := world(t)
+			unit := elastic.Unit{Bytes: 64 << 10, LenderBlock: 48 << 10, BorrowerBlock: 32 << 10, Lender: 1, Borrower: 2}
+			s, err := gpu.New(u, gpu.Options{Device: w.Device(0), Local: 6, BlockBytes: 32 << 10, Layers: 4, PinnedBytes: 1 << 20,
+				Timeout: time.Minute, Lenders: []gpu.Lender{{Device: w.Device(1), Unit: unit, Units: 5, Keep: 1}}})
+			require.NoError(t, err)
+			defer func() { require.NoError(t, s.Close()) }()
+			sc, keys := chains(t, s, 2)
+			on, err := w.Device(0).NewStream()
+			require.NoError(t, err)
+			u.on.Store(true)
+			require.ErrorIs(t, restore(s, on, sc, keys), skep.NotReleased)
+			require.NoError(t, on.Sync(t.Context()))
+			s.OnWay()
+			require.NotZero(t, s.Usage().Landing, "the stream is past it, the session is not")
+			u.on.Store(false)
+			require.Eventually(t, func() bool { return s.OnWay() == 0 && s.Usage().Landing == 0 }, time.Minute, time.Millisecond)
+			require.NoError(t, on.Close())
+		})
 	}
 }
 
@@ -220,4 +271,47 @@ func TestOwnMemoryStaysWhileABlockPassesThrough(t *testing.T) {
 	for _, m := range d.memories {
 		require.ErrorIs(t, m.Free(), skep.Invalid, "it was freed")
 	}
+}
+
+// Memory that a stream is past is there for the next restore.
+func TestMemoryAStreamIsPastIsLentAgain(t *testing.T) {
+	t.Parallel()
+	w := world(t)
+	s, err := gpu.New(memstore.New(memstore.Options{}), gpu.Options{Device: w.Device(0), BlockBytes: 32 << 10, PinnedBytes: 64 << 10, Timeout: time.Minute})
+	require.NoError(t, err)
+	defer func() { require.NoError(t, s.Close()) }()
+	sc, keys := chains(t, s, 2)
+	on, err := w.Device(0).NewStream()
+	require.NoError(t, err)
+	none := func(dst []gpu.Run, _ int) ([]gpu.Run, error) { return dst, nil }
+	for range 3 {
+		n, err := s.RestoreTo(t.Context(), &gpu.Direct{Scope: sc, Keys: keys, On: on, Runs: none})
+		require.NoError(t, err)
+		require.Equal(t, 2, n)
+		require.NoError(t, on.Sync(t.Context()))
+	}
+	require.Zero(t, s.Usage().Unpinned)
+	require.NoError(t, on.Close())
+}
+
+// Where nobody could know when a stream is past it, nothing is put on its way.
+func TestWithoutACounterNoStreamIsToldOfAnything(t *testing.T) {
+	t.Parallel()
+	w := world(t)
+	d := &tardy{Device: w.Device(0)}
+	s, err := gpu.New(memstore.New(memstore.Options{}), gpu.Options{Device: d, BlockBytes: 32 << 10, PinnedBytes: 64 << 10, Timeout: time.Minute})
+	require.NoError(t, err)
+	defer func() { require.NoError(t, s.Close()) }()
+	sc, keys := chains(t, s, 2)
+	on, err := w.Device(0).NewStream()
+	require.NoError(t, err)
+	told := 0
+	runs := func(dst []gpu.Run, _ int) ([]gpu.Run, error) { told++; return dst, nil }
+	d.poor = true
+	_, err = s.RestoreTo(t.Context(), &gpu.Direct{Scope: sc, Keys: keys, On: on, Runs: runs})
+	require.ErrorIs(t, err, skep.NoMemory)
+	require.Zero(t, told)
+	require.Zero(t, s.Usage().Landing)
+	require.Zero(t, s.OnWay())
+	require.NoError(t, on.Close())
 }

@@ -23,6 +23,7 @@ type gate struct {
 	armed          atomic.Bool
 	reached, opens chan struct{}
 	asked          []skep.RestoreRequest
+	priorities     []int        // that its sessions were told
 	live           atomic.Int64 // sessions that are not closed
 }
 
@@ -47,6 +48,11 @@ func (g *gate) Restore(ctx context.Context, r *skep.RestoreRequest) (skep.Sessio
 		g.live.Add(1)
 	}
 	return &gated{Session: ses, of: g}, err
+}
+
+func (s *gated) Reprioritise(ctx context.Context, chain, priority int, deadline time.Time) error {
+	s.of.priorities = append(s.of.priorities, priority)
+	return s.Session.Reprioritise(ctx, chain, priority, deadline)
 }
 
 func (s *gated) Close(ctx context.Context) error {
@@ -219,4 +225,73 @@ func TestARequestIsUsedAgain(t *testing.T) {
 	require.NoError(t, ses.Close(t.Context()))
 	require.False(t, slices.ContainsFunc(second, written), "nobody restored anything there")
 	require.True(t, slices.ContainsFunc(first, written))
+}
+
+// A restore of blocks that left GPU memory may fail to begin and yet write to the destination: it is not begun again, and
+// whoever stops the chain or closes the session hears that the destination is not the caller's.
+func TestARestoreThatMayWriteIsNotBegunAgain(t *testing.T) {
+	t.Parallel()
+	u := &unsure{Store: memstore.New(memstore.Options{})}
+	g := &gate{Store: u}
+	s := lentOnly(t, g)
+	defer func() { require.NoError(t, s.Close()) }()
+	sc, keys := chains(t, s, 4)
+	load(t, s, sc, keys)
+	dest := skep.Destination{Memory: make([]byte, len(keys)*gputest.BlockBytes)}
+	ses, err := s.Restore(t.Context(), &skep.RestoreRequest{Chains: []skep.Chain{{Scope: sc, Keys: keys, Dest: dest}}})
+	require.NoError(t, err)
+	require.NoError(t, s.Reclaim(0, 8))
+	u.on.Store(true)
+	g.asked = nil
+	for range 2 {
+		var into [4]skep.Chunk
+		_, err = ses.Next(t.Context(), into[:])
+		require.ErrorIs(t, err, skep.NotReleased)
+	}
+	require.Equal(t, 1, len(g.asked))
+	require.ErrorIs(t, ses.Stop(t.Context(), 0), skep.NotReleased)
+	require.ErrorIs(t, ses.Close(t.Context()), skep.NotReleased)
+}
+
+// What is said of a chain's priority and deadline holds for its blocks in GPU memory, and for those that left it.
+func TestReprioritiseReachesAllBlocks(t *testing.T) {
+	t.Parallel()
+	g := newGate()
+	s := lentOnly(t, g)
+	defer func() { require.NoError(t, s.Close()) }()
+	sc, keys := chains(t, s, 4)
+	load(t, s, sc, keys)
+	begin := func() skep.Session {
+		ses, err := s.Restore(t.Context(), &skep.RestoreRequest{Chains: []skep.Chain{{Scope: sc, Keys: keys}}})
+		require.NoError(t, err)
+		return ses
+	}
+	var into [1]skep.Chunk
+	next := func(ses skep.Session) error {
+		_, err := ses.Next(t.Context(), into[:])
+		require.NoError(t, err)
+		defer into[0].Release()
+		return into[0].Err
+	}
+
+	ses := begin()
+	require.NoError(t, next(ses))
+	require.NoError(t, ses.Reprioritise(t.Context(), 0, 0, time.Unix(1, 0)))
+	for range keys[1:] {
+		require.ErrorIs(t, next(ses), skep.Deadline)
+	}
+	require.NoError(t, ses.Close(t.Context()))
+
+	ses = begin()
+	later := time.Now().Add(time.Hour)
+	require.NoError(t, ses.Reprioritise(t.Context(), 0, 3, later))
+	require.NoError(t, s.Reclaim(0, 8))
+	g.asked = nil
+	require.NoError(t, next(ses))
+	require.Equal(t, 1, len(g.asked))
+	require.Equal(t, 3, g.asked[0].Chains[0].Priority)
+	require.True(t, later.Equal(g.asked[0].Chains[0].Deadline))
+	require.NoError(t, ses.Reprioritise(t.Context(), 0, 5, later))
+	require.Equal(t, []int{5}, g.priorities, "and the restore behind hears it")
+	require.NoError(t, ses.Close(t.Context()))
 }

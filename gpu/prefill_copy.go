@@ -304,7 +304,7 @@ func (t *tier) sumLocked(e *entry, bytes []byte) {
 
 // nameLocked has a block that is in GPU memory found there.
 func (t *tier) nameLocked(era uint64, e *entry) {
-	if era == t.era.Load() && t.entries.of(e.id) == nil && e.lent != nowhere {
+	if t.sinceLocked(era, e.id) && t.entries.of(e.id) == nil && e.lent != nowhere {
 		t.entries.set(e)
 		e.used = t.order[e.row()].PushFront(e)
 	}
@@ -401,7 +401,9 @@ func (p *Prefill) behind(ctx context.Context, r skep.Range, layers skep.Subset, 
 	end, cancel := context.WithTimeout(context.WithoutCancel(ctx), p.s.tier.timeout)
 	defer cancel()
 	closed := ses.Close(end)
-	if !errors.Is(closed, skep.NotReleased) { // as above
+	if errors.Is(closed, skep.NotReleased) {
+		p.s.tier.unreleased.again(ses, p.s.tier.timeout, func() { runtime.KeepAlive(mem); land.release() })
+	} else {
 		land.release()
 		closed = nil
 	}

@@ -53,7 +53,10 @@ type served struct {
 	plan     *layout.ChainPlan // nil: all of it is for the Store behind, to do or to refuse
 	inner    int               // index into the inner session's chains; -1: none
 	stopped  bool
-	landing  *piece // pinned memory that blocks from to on land in; nil: none
+	// unreleased is what a restore of what left GPU memory failed with that may write to the destination yet: nobody can
+	// say when it is the caller's again.
+	unreleased error
+	landing    *piece // pinned memory that blocks from to on land in; nil: none
 }
 
 // Restore implements skep.Restorer.
@@ -81,9 +84,11 @@ func (s *Store) Restore(ctx context.Context, r *skep.RestoreRequest) (skep.Sessi
 		behind.Sums = behind.Sums || c.plan != nil && c.Dest.Memory != nil // to keep them: keep
 	}
 	ses.renumber(behind.Chains)
-	if ses.window > 0 && ses.pending() && len(behind.Chains) > 0 { // each has half of it
-		ses.window = max(1, r.Window/2)
-		behind.Window = max(1, r.Window-ses.window)
+	if r.Window > 0 && len(behind.Chains) > 0 {
+		if behind.Window = max(1, window); ses.pending() { // each has half of what landing left
+			ses.window = max(1, window/2)
+			behind.Window = max(1, window-ses.window)
+		}
 	}
 	if len(behind.Chains) > 0 {
 		inner, err := s.Store.Restore(ctx, &behind)
@@ -451,10 +456,26 @@ func (ses *session) Reprioritise(ctx context.Context, i, priority int, deadline 
 	if err != nil {
 		return err
 	}
-	if c.inner >= 0 {
-		return ses.inner.Reprioritise(ctx, c.inner, priority, deadline)
+	if err := ses.state(op, i, c); err != nil {
+		return err
 	}
-	return ses.state(op, i, c)
+	// Not while a restore of what left begins: it would go by what was said before.
+	if err := ses.keeping.lockWithin(ctx); err != nil {
+		return &skep.Error{Op: op, Kind: skep.Deadline, Err: err}
+	}
+	ses.mu.Lock()
+	c.Priority, c.Deadline = priority, deadline
+	late, lates := ses.late, ses.lates
+	ses.mu.Unlock()
+	ses.keeping.Unlock()
+	ses.gave()
+	if n := slices.Index(lates, i); n >= 0 {
+		err = late.Reprioritise(ctx, n, priority, deadline)
+	}
+	if c.inner >= 0 {
+		err = errors.Join(err, ses.inner.Reprioritise(ctx, c.inner, priority, deadline))
+	}
+	return err
 }
 
 // Stop implements skep.Session.
@@ -495,7 +516,13 @@ func (ses *session) stop(ctx context.Context, op string, chains ...*served) erro
 		return &skep.Error{Op: op, Kind: skep.NotReleased, Err: err}
 	}
 	ses.keeping.Unlock()
-	return nil
+	ses.mu.Lock()
+	defer ses.mu.Unlock()
+	var err error
+	for _, c := range chains {
+		err = errors.Join(err, c.unreleased)
+	}
+	return err
 }
 
 // Close implements skep.Session.
@@ -503,7 +530,7 @@ func (ses *session) Close(ctx context.Context) error {
 	ses.mu.Lock()
 	ses.closed = true
 	ses.mu.Unlock()
-	err := ses.stop(ctx, "close")
+	err := ses.stop(ctx, "close", ses.chains...)
 	if late, _ := ses.behind(); late != nil {
 		err = errors.Join(err, late.Close(ctx))
 	}

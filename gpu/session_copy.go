@@ -2,8 +2,10 @@ package gpu
 
 import (
 	"context"
+	"errors"
 	"io"
 	"slices"
+	"time"
 
 	"github.com/skepkv/skep"
 )
@@ -36,17 +38,32 @@ func (ses *session) copyNext(ctx context.Context) (bool, error) {
 		return false, nil
 	}
 	c := ses.chains[index]
-	if c.stopped {
+	if c.unreleased != nil {
+		defer ses.mu.Unlock()
+		return false, c.unreleased
+	}
+	late := !c.Deadline.IsZero() && !time.Now().Before(c.Deadline)
+	if c.stopped || late {
+		kind := skep.Stopped
+		if !c.stopped {
+			kind = skep.Deadline
+		}
 		for ; c.next < c.to; c.next++ {
-			ses.missLocked(index, c, c.next)
+			ses.missLocked(index, c, c.next, kind)
 		}
 		ses.mu.Unlock()
 		return true, nil
 	}
 	wait := c.Dest.Memory == nil && c.Dest.Paged == nil && ses.window > 0 && ses.lent > 0 && ses.lent+c.space.geometry.PartBytes() > ses.window
+	var over <-chan time.Time
+	if wait && !c.Deadline.IsZero() {
+		over = time.After(time.Until(c.Deadline))
+	}
 	ses.mu.Unlock()
 	if wait {
 		select {
+		case <-over:
+			return true, nil
 		case <-ses.given:
 			return true, nil
 		case <-ctx.Done():
@@ -117,10 +134,16 @@ func (ses *session) restoreLate(ctx context.Context) error {
 		return nil
 	}
 	s, err := ses.s.Store.Restore(ctx, r)
+	ses.mu.Lock()
 	if err != nil {
+		defer ses.mu.Unlock()
+		for _, i := range lates {
+			if errors.Is(err, skep.NotReleased) {
+				ses.chains[i].unreleased = err
+			}
+		}
 		return err
 	}
-	ses.mu.Lock()
 	ses.late, ses.lates = s, lates
 	var stopped []int
 	for n, i := range lates {
@@ -141,10 +164,10 @@ func (ses *session) restoreLate(ctx context.Context) error {
 	return nil
 }
 
-// missLocked adds the chunks of a block of a chain that was stopped.
-func (ses *session) missLocked(index int, c *served, block int) {
+// missLocked adds the chunks of a block that does not come: its chain was stopped, or its deadline is over.
+func (ses *session) missLocked(index int, c *served, block int, kind skep.Kind) {
 	for layers := range c.chunksOf(block) {
-		err := &skep.Error{Op: "restore", Kind: skep.Stopped, Field: "chain", Value: index}
+		err := &skep.Error{Op: "restore", Kind: kind, Field: "chain", Value: index}
 		ses.ready = append(ses.ready, skep.Chunk{Chain: index, Block: block, Layers: layers, Err: err})
 	}
 }

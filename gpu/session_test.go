@@ -152,3 +152,45 @@ func TestPagesAndHeadsComeOutOfGPUMemory(t *testing.T) {
 		})
 	}
 }
+
+// What lands in pinned memory is a part of the window: blocks out of GPU memory and the Store behind share the rest.
+func TestLandingIsAPartOfTheWindow(t *testing.T) {
+	t.Parallel()
+	g := newGate()
+	s := frontOf(t, g)
+	defer func() { require.NoError(t, s.Close()) }()
+	sc, keys := chains(t, s, 6)
+	load(t, s, sc, keys[:3])
+	g.asked = nil
+	ses, err := s.Restore(t.Context(), &skep.RestoreRequest{Window: 4 * gputest.BlockBytes, Chains: []skep.Chain{{Scope: sc, Keys: keys}}})
+	require.NoError(t, err)
+	require.EqualValues(t, 3*gputest.BlockBytes, s.Usage().Landing)
+	require.EqualValues(t, gputest.BlockBytes/2, g.asked[0].Window)
+	var into [1]skep.Chunk
+	_, err = ses.Next(t.Context(), into[:])
+	require.NoError(t, err)
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	var more [1]skep.Chunk
+	_, err = ses.Next(ended, more[:])
+	require.ErrorIs(t, err, skep.Deadline, "one more is more than the window")
+	into[0].Release()
+	require.NoError(t, ses.Close(t.Context()))
+}
+
+// A block that is put does not keep others from being kept, which a restore reads meanwhile.
+func TestAPutLeavesOtherBlocksOfARestore(t *testing.T) {
+	t.Parallel()
+	s := frontOf(t, memstore.New(memstore.Options{}))
+	defer func() { require.NoError(t, s.Close()) }()
+	sc, keys := chains(t, s, 2)
+	ses, err := s.Restore(t.Context(), &skep.RestoreRequest{Chains: []skep.Chain{{Scope: sc, Keys: keys}}})
+	require.NoError(t, err)
+	block := skep.Block{Key: skep.KeyOf([]byte("another")), Parts: []skep.Part{{Bytes: make([]byte, gputest.BlockBytes)}}}
+	res, err := s.Put(t.Context(), &skep.PutRequest{Scope: sc, Blocks: []skep.Block{block}})
+	require.NoError(t, err)
+	require.Equal(t, skep.Committed, res[0].Outcome)
+	drainAll(t, ses)
+	require.NoError(t, ses.Close(t.Context()))
+	require.Equal(t, 2, s.Usage().Local)
+}

@@ -114,6 +114,7 @@ func New(behind skep.Store, o Options) (*Store, error) {
 	s := &Store{Store: behind, shapes: map[skep.NamespaceID]*space{}}
 	t := &s.tier
 	t.mu.held = make(chan struct{}, 1)
+	t.unreleased.stop = make(chan struct{})
 	t.blockBytes, t.layers, t.timeout = o.BlockBytes, o.Layers, o.Timeout
 	t.entries.clear()
 	t.order = [2]*list.List{list.New(), list.New()}

@@ -60,21 +60,26 @@ type tier struct {
 	layers     int // of a block whose layers are streamed; 0: they are not
 	timeout    time.Duration
 
-	mu      turns
-	local   pool // below its border blocks, above it the layer at work (divide.go)
-	lent    []pool
-	held    int    // how often the room for layers is held, by prefills or as a whole
-	rooms   int    // of them as a whole
-	least   int    // of blocks' room while it is
-	stream  int    // single-layer blocks that there is room for
-	slots   []bool // of that room, from its end: those that prefills have
-	pins    map[*entry]struct{}
-	pinned  *pinned // nil: none
-	way     way
-	entries residents
-	order   [2]*list.List // local and lent, most recently used first
-	failed  error
-	era     atomic.Uint64 // grows with whatever makes blocks go that may come back with other bytes
+	mu     turns
+	local  pool // below its border blocks, above it the layer at work (divide.go)
+	lent   []pool
+	held   int    // how often the room for layers is held, by prefills or as a whole
+	rooms  int    // of them as a whole
+	least  int    // of blocks' room while it is
+	stream int    // single-layer blocks that there is room for
+	slots  []bool // of that room, from its end: those that prefills have
+	pins   map[*entry]struct{}
+	pinned *pinned // nil: none
+	way    way
+	// Of sessions behind, which have memory that is lent again when they have let go of it.
+	unreleased unreleased
+	entries    residents
+	order      [2]*list.List // local and lent, most recently used first
+	failed     error
+	era        atomic.Uint64 // grows with whatever makes blocks go that may come back with other bytes
+	// The last eras in which all blocks went, and those of a name with this hash.
+	allGone uint64
+	gone    [1024]uint64
 	hits    int64
 	drops   int64
 
@@ -176,7 +181,7 @@ func (e *entry) row() int {
 func (t *tier) put(era uint64, id blockID, bytes []byte) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.failed != nil || era != t.era.Load() || int64(len(bytes)) > t.blockBytes || t.entries.of(id) != nil || len(bytes) == 0 {
+	if t.failed != nil || !t.sinceLocked(era, id) || int64(len(bytes)) > t.blockBytes || t.entries.of(id) != nil || len(bytes) == 0 {
 		return
 	}
 	e := &entry{id: id, size: int64(len(bytes))}
@@ -274,21 +279,26 @@ func (t *tier) dropLocked(e *entry) {
 func (t *tier) drop(ids ...blockID) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if len(ids) > 0 {
-		t.era.Add(1)
-	}
 	for _, id := range ids {
+		t.gone[id.hash()] = t.era.Add(1)
 		if e := t.entries.of(id); e != nil {
 			t.dropLocked(e)
 		}
 	}
 }
 
+// sinceLocked says whether a block that was read in an era is that of its name still.
+func (t *tier) sinceLocked(era uint64, id blockID) bool {
+	return t.allGone <= era && t.gone[id.hash()] <= era
+}
+
+func (id *blockID) hash() uint64 { return xxh3.Hash(id.key[:]) % 1024 }
+
 // dropAll forgets all blocks.
 func (t *tier) dropAll() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.era.Add(1)
+	t.allGone = t.era.Add(1)
 	for _, e := range t.entries.m {
 		t.dropLocked(e)
 	}
@@ -446,6 +456,7 @@ func (t *tier) entriesOf(lent int) func(func(*entry) bool) {
 func (t *tier) close() error {
 	ctx, cancel := context.WithTimeout(context.Background(), t.timeout)
 	defer cancel()
+	t.unreleased.end()
 	idle := t.way.end(ctx) // who restores needs the lock
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -35,8 +35,9 @@ type onWay struct {
 
 // room is a block's place in own memory.
 type room struct {
-	at   Place
-	free func()
+	at      Place
+	counter Counter // for queued, or unused
+	free    func()
 }
 
 func (w *way) open(d Device, blockBytes, bytes int64) (err error) {
@@ -51,8 +52,18 @@ func (w *way) open(d Device, blockBytes, bytes int64) (err error) {
 }
 
 // room takes a block's place, and waits for a stream to get past one where there is none.
-func (w *way) room(ctx context.Context) (room, error) {
+func (w *way) room(ctx context.Context) (_ room, err error) {
+	c, err := w.device.NewCounter() // before a stream is told of anything
+	if err != nil {
+		return room{}, err
+	}
+	defer func() {
+		if err != nil {
+			_ = c.Close()
+		}
+	}()
 	for {
+		w.collect()
 		w.mu.Lock()
 		block, ok := 0, false
 		if err := w.openLocked(); err != nil {
@@ -64,7 +75,7 @@ func (w *way) room(ctx context.Context) (room, error) {
 		}
 		w.mu.Unlock()
 		if ok {
-			return room{Place{w.memory, w.arena.Offset(elastic.Lender, block)}, func() {
+			return room{Place{w.memory, w.arena.Offset(elastic.Lender, block)}, c, func() {
 				w.mu.Lock()
 				defer w.mu.Unlock()
 				_ = w.arena.Free(elastic.Lender, block) // in use: it is freed once
@@ -76,13 +87,24 @@ func (w *way) room(ctx context.Context) (room, error) {
 	}
 }
 
-// reserve waits until so many bytes more of host memory may be on their way, and counts them.
-func (w *way) reserve(ctx context.Context, bytes int64) error {
+// reserve waits until so many bytes more of host memory may be on their way, and counts them. The counter is for queued,
+// unused or lost.
+func (w *way) reserve(ctx context.Context, bytes int64) (_ Counter, err error) {
+	c, err := w.device.NewCounter() // before a stream is told of anything
+	if err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			_ = c.Close()
+		}
+	}()
 	for {
+		w.collect()
 		w.mu.Lock()
 		if err := w.openLocked(); err != nil {
 			w.mu.Unlock()
-			return err
+			return nil, err
 		}
 		enough := w.bytes == 0 || w.bytes+bytes <= maxOnWay
 		if enough {
@@ -91,10 +113,10 @@ func (w *way) reserve(ctx context.Context, bytes int64) error {
 		}
 		w.mu.Unlock()
 		if enough {
-			return nil
+			return c, nil
 		}
 		if err := w.oldest(ctx, func(i *onWay) bool { return i.bytes > 0 }); err != nil {
-			return err
+			return nil, err
 		}
 	}
 }
@@ -107,7 +129,8 @@ func (w *way) openLocked() error {
 }
 
 // unused gives back a place, or so many bytes reserved, of which no stream was told.
-func (w *way) unused(bytes int64, free func()) {
+func (w *way) unused(c Counter, bytes int64, free func()) {
+	_ = c.Close()
 	free()
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -115,22 +138,27 @@ func (w *way) unused(bytes int64, free func()) {
 	w.hands.Done()
 }
 
+// came gives back so many bytes of which streams were told as 0 bytes: others used them, too.
+func (w *way) came(bytes int64) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.bytes -= bytes
+}
+
 // lost leaves what was reserved as it is: something may use it yet.
-func (w *way) lost() { w.hands.Done() }
+func (w *way) lost(c Counter) {
+	_ = c.Close()
+	w.hands.Done()
+}
 
 // queued notes what a stream was just told to copy from, of so many reserved bytes: free gives it back
-// when it is past that.
-func (w *way) queued(on Stream, bytes int64, free func()) error {
-	c, err := w.device.NewCounter()
-	switch {
-	case errors.Is(err, skep.DeviceFailed): // it does nothing more
-		w.unused(bytes, free)
-		return err
-	case err != nil: // nobody knows when it is done: it stays
-		w.lost()
+// when it is past that. DeviceFailed where it does nothing more.
+func (w *way) queued(on Stream, c Counter, bytes int64, free func()) error {
+	on.Signal(c, 1)
+	if err := c.Await(ended, 1); errors.Is(err, skep.DeviceFailed) {
+		w.unused(c, bytes, free)
 		return err
 	}
-	on.Signal(c, 1)
 	w.collect()
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -138,6 +166,13 @@ func (w *way) queued(on Stream, bytes int64, free func()) error {
 	w.hands.Done()
 	return nil
 }
+
+// ended is for who looks and does not wait.
+var ended = func() context.Context {
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	return ctx
+}()
 
 // collect gives back what streams are past.
 func (w *way) collect() {

@@ -69,14 +69,35 @@ type Lender struct {
 
 // peer is a borrower as its lender sees it.
 type peer struct {
-	life     uint64
-	epoch    uint64
-	has      Units // may be in use by it
-	keeps    Units // after a revocation under way; else has
-	revoking bool
-	by       Time // when it is to have acknowledged
-	until    Time // of its lease
-	killed   bool
+	life   uint64
+	epoch  uint64
+	grant  uint64       // the epoch of its last grant
+	has    Units        // may be in use by it
+	keeps  Units        // after the revocations under way; else has
+	owes   []revocation // oldest first: none of them acknowledged, no grant among them
+	by     Time         // when it is to have acknowledged the oldest
+	until  Time         // of its lease
+	killed bool
+}
+
+// revocation is one that was not acknowledged yet.
+type revocation struct {
+	epoch uint64
+	keeps Units
+	by    Time
+}
+
+// acknowledged takes an Ack of one of the revocations under way: nothing of the borrower touches what that took, nor
+// what those before it did.
+func (p *peer) acknowledged(epoch uint64) {
+	i := slices.IndexFunc(p.owes, func(r revocation) bool { return r.epoch == epoch })
+	if i < 0 {
+		return
+	}
+	p.has = p.owes[i].keeps
+	if p.owes = p.owes[i+1:]; len(p.owes) > 0 {
+		p.by = p.owes[0].by
+	}
 }
 
 // NewLender makes a lender of an arena of n units, floor of which it never lends.
@@ -122,7 +143,7 @@ func (l *Lender) Lend(now Time, borrower int, life uint64, n int) []Message {
 	border := l.Border()
 	n = min(n, border-l.floor)
 	switch {
-	case n < 1 || p.killed || p.revoking:
+	case n < 1 || p.killed || len(p.owes) > 0:
 		return nil
 	case p.has.Len() == 0:
 		p.life, p.has, p.until = life, Units{border - n, border}, now+l.config.Lease
@@ -132,7 +153,7 @@ func (l *Lender) Lend(now Time, borrower int, life uint64, n int) []Message {
 		return nil
 	}
 	p.epoch++
-	p.keeps = p.has
+	p.keeps, p.grant = p.has, p.epoch
 	return []Message{l.grant(borrower, p)}
 }
 
@@ -180,8 +201,8 @@ func (l *Lender) Reclaim(now Time, want int) []Message {
 		}
 		p.epoch++
 		p.keeps = Units{min(want, p.keeps.To), p.keeps.To}
-		if !p.revoking {
-			p.revoking, p.by = true, now+l.config.Reclaim
+		if p.owes = append(p.owes, revocation{p.epoch, p.keeps, now + l.config.Reclaim}); len(p.owes) == 1 {
+			p.by = p.owes[0].by
 		}
 		out = append(out, l.revoke(id, p))
 	}
@@ -208,12 +229,15 @@ func (l *Lender) awake(now Time) {
 	if gap := now - l.seen; l.seen > 0 && gap > l.config.Reclaim {
 		for _, p := range l.peers {
 			p.by, p.until = p.by+gap, p.until+gap
+			for i := range p.owes {
+				p.owes[i].by += gap
+			}
 		}
 	}
 	l.seen = now
 }
 
-// Receive takes a borrower's message. What it says of another epoch is old news, and is
+// Receive takes a borrower's message. What it says of an epoch before its last grant is old news, and is
 // answered with the present state.
 func (l *Lender) Receive(now Time, m Message) []Message {
 	l.awake(now)
@@ -221,19 +245,17 @@ func (l *Lender) Receive(now Time, m Message) []Message {
 	if p == nil || p.killed || p.life != m.Life || m.Epoch > p.epoch || m.Kind != Ack && m.Kind != Renew && m.Kind != Return {
 		return nil
 	}
-	if m.Epoch == p.epoch {
-		switch {
-		case m.Kind == Ack && p.revoking:
-			p.has, p.revoking = p.keeps, false
-		case m.Kind == Return:
-			p.has, p.keeps, p.revoking = Units{}, Units{}, false
-		}
+	switch {
+	case m.Kind == Ack:
+		p.acknowledged(m.Epoch)
+	case m.Kind == Return && m.Epoch >= p.grant:
+		p.has, p.keeps, p.owes = Units{}, Units{}, nil
 	}
 	if p.has.Len() == 0 {
 		return nil
 	}
 	p.until = now + l.config.Lease
-	if p.revoking {
+	if len(p.owes) > 0 {
 		return []Message{l.revoke(m.Borrower, p)} // the first may be lost
 	}
 	return []Message{l.grant(m.Borrower, p)}
@@ -251,10 +273,10 @@ func (l *Lender) Tick(now Time) []Message {
 			continue
 		}
 		switch {
-		case p.revoking && now >= p.by, now >= p.until+l.config.Reclaim:
+		case len(p.owes) > 0 && now >= p.by, now >= p.until+l.config.Reclaim:
 			p.killed = true
 			out = append(out, Message{Kind: Kill, Borrower: id, Life: p.life, Epoch: p.epoch})
-		case p.revoking:
+		case len(p.owes) > 0:
 			out = append(out, l.revoke(id, p))
 		}
 	}
@@ -267,7 +289,7 @@ func (l *Lender) Gone(borrower int) {
 	if p := l.peers[borrower]; p != nil {
 		p.epoch++
 		p.has, p.keeps = Units{}, Units{}
-		p.revoking, p.killed = false, false
+		p.owes, p.killed = nil, false
 	}
 }
 
@@ -289,7 +311,7 @@ func (l *Lender) Loans() []Loan {
 	var out []Loan
 	for _, id := range l.ids() {
 		if p := l.peers[id]; p.has.Len() > 0 {
-			out = append(out, Loan{id, p.life, p.epoch, p.has, p.keeps, p.revoking, p.by, p.until, p.killed})
+			out = append(out, Loan{id, p.life, p.epoch, p.has, p.keeps, len(p.owes) > 0, p.by, p.until, p.killed})
 		}
 	}
 	return out

@@ -83,6 +83,34 @@ func TestMore(t *testing.T) {
 	require.Empty(t, l.Loans())
 }
 
+// The border may move again before a borrower's Ack is there: what that gave back is the lender's, and the borrower has
+// all of its time for the rest. So it is with what it leaves.
+func TestTheBorderMovesBeforeAnAck(t *testing.T) {
+	t.Parallel()
+	l, err := NewLender(10, 0, times)
+	require.NoError(t, err)
+	b := NewBorrower(1, 9)
+	b.Receive(l.Lend(0, 1, 9, 10)[0])
+	first := b.Receive(l.Reclaim(1*ms, 4)[0])
+	second := b.Receive(l.Reclaim(8*ms, 6)[0])
+	rest := l.Receive(9*ms, first[0])
+	require.Equal(t, []Message{{Revoke, 1, 9, 3, Units{6, 10}, 18 * ms}}, rest)
+	require.Equal(t, 4, l.Border())
+	require.Equal(t, Revoke, l.Tick(17 * ms)[0].Kind, "not ended: it kept the deadline")
+	l.Receive(17*ms, second[0])
+	require.Equal(t, 6, l.Border())
+
+	b.Receive(l.Lend(18*ms, 1, 9, 4)[0])
+	last := l.Reclaim(19*ms, 7)
+	l.Receive(20*ms, second[0])
+	require.Equal(t, 2, l.Border(), "an Ack from before a grant says nothing of it")
+	out := b.Return()
+	l.Reclaim(21*ms, 8)
+	require.Empty(t, l.Receive(22*ms, out[0]))
+	require.Equal(t, 10, l.Border(), "it left, and nothing was granted since")
+	require.EqualValues(t, 5, last[0].Epoch)
+}
+
 // Neither a deadline nor the end of a lease gives memory back: the end of the process does.
 func TestStuckBorrower(t *testing.T) {
 	t.Parallel()

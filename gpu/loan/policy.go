@@ -17,7 +17,7 @@ func (l *Lender) Demand(ctx context.Context, d elastic.Demand) error {
 	}
 	l.peak.See(int64(now()), d.Need())
 	if up := l.arena.ScaleUp(d); up > 0 {
-		return l.moveLocked(ctx, l.arena.Border()+up)
+		return l.moveLocked(ctx, max(l.offer, l.arena.Border()+up)) // more may be on its way back
 	}
 	return nil
 }

@@ -3,6 +3,7 @@
 package loan_test
 
 import (
+	"context"
 	"testing"
 	"time"
 
@@ -52,4 +53,21 @@ func TestBorderFollowsDemand(t *testing.T) {
 	require.NoError(t, l.Close())
 	require.ErrorIs(t, l.Demand(t.Context(), elastic.Demand{}), skep.Closed)
 	require.Zero(t, l.Relax(0))
+}
+
+// A demand for less than what is on its way back takes none of that down.
+func TestDemandLeavesWhatIsOnItsWayBack(t *testing.T) {
+	t.Parallel()
+	l := newLender(t, func(o *loan.LenderOptions) { o.Reclaim = time.Second })
+	b := spawn(t, l.socket)
+	l.move(2)
+	l.lent(14)
+	b.stop() // it answers nobody, and is ended
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	_ = l.Move(ended, 10)
+	_ = l.Demand(ended, elastic.Demand{Running: 6})
+	require.Equal(t, 10, l.Status().Offer)
+	soon(t, func() bool { return l.Border() == 10 }, "all of it comes back")
+	require.Error(t, b.wait())
 }
