@@ -84,11 +84,16 @@ func (s *Store) Restore(ctx context.Context, r *skep.RestoreRequest) (skep.Sessi
 		behind.Sums = behind.Sums || c.plan != nil && c.Dest.Memory != nil // to keep them: keep
 	}
 	ses.renumber(behind.Chains)
-	if r.Window > 0 && len(behind.Chains) > 0 {
-		if behind.Window = max(1, window); ses.pending() { // each has half of what landing left
-			ses.window = max(1, window/2)
-			behind.Window = max(1, window-ses.window)
-		}
+	lends := slices.ContainsFunc(behind.Chains, func(c skep.Chain) bool { return c.Dest.Memory == nil && c.Dest.Paged == nil })
+	switch {
+	case r.Window == 0 || len(behind.Chains) == 0:
+	case !lends: // all it reads has a place, landing among it: its window says how much is under way
+		ses.window = max(1, window)
+	case ses.pending(): // each has half of what landing left
+		ses.window = max(1, window/2)
+		behind.Window = max(1, window-ses.window)
+	default:
+		behind.Window = max(1, window)
 	}
 	if len(behind.Chains) > 0 {
 		inner, err := s.Store.Restore(ctx, &behind)

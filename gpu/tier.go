@@ -454,9 +454,9 @@ func (t *tier) entriesOf(lent int) func(func(*entry) bool) {
 // close gives the devices' memory back, all of it once nothing uses any: each stream copies to and from memory of
 // several. NotReleased while an engine has some: it is closed again.
 func (t *tier) close() error {
+	t.unreleased.end()
 	ctx, cancel := context.WithTimeout(context.Background(), t.timeout)
 	defer cancel()
-	t.unreleased.end()
 	idle := t.way.end(ctx) // who restores needs the lock
 	t.mu.Lock()
 	defer t.mu.Unlock()
