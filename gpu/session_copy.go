@@ -42,7 +42,7 @@ func (ses *session) copyNext(ctx context.Context) (bool, error) {
 		defer ses.mu.Unlock()
 		return false, c.unreleased
 	}
-	late := !c.Deadline.IsZero() && !time.Now().Before(c.Deadline)
+	late := !c.Deadline.IsZero() && !skep.Steady().Before(c.Deadline)
 	if c.stopped || late {
 		kind := skep.Stopped
 		if !c.stopped {
@@ -57,7 +57,7 @@ func (ses *session) copyNext(ctx context.Context) (bool, error) {
 	wait := c.Dest.Memory == nil && c.Dest.Paged == nil && ses.window > 0 && ses.lent > 0 && ses.lent+c.space.geometry.PartBytes() > ses.window
 	var over <-chan time.Time
 	if wait && !c.Deadline.IsZero() {
-		over = time.After(time.Until(c.Deadline))
+		over = time.After(c.Deadline.Sub(skep.Steady()))
 	}
 	ses.mu.Unlock()
 	if wait {

@@ -24,8 +24,8 @@ const (
 	giveBack = 2 * time.Second
 )
 
-// session is a restore under way. It has a plan of its own: what is loaded next from which node, in the chains' order, a
-// few MiB at a time, so that a claim finds as much as possible not begun. Nodes are asked for nothing but to load.
+// session is a restore under way. It has a plan: what is loaded next from which node, in the chains' order, a few MiB
+// at a time, so that a claim finds as much as possible not begun. Nodes are asked for nothing but to load.
 type session struct {
 	st     many
 	sums   bool
@@ -55,7 +55,8 @@ type waiting struct {
 
 func newSession(s many, r *skep.RestoreRequest) *session {
 	return &session{st: s, sums: r.Sums, window: r.Window, loads: map[*load]struct{}{},
-		active: make([]underway.Loads, len(s.nodes)), owed: owed.New(s.debts), retry: make([][]*work, len(s.nodes)), more: make(chan struct{}, 1)}
+		active: make([]underway.Loads, len(s.nodes)), retry: make([][]*work, len(s.nodes)), owed: owed.New(s.debts),
+		more: make(chan struct{}, 1)}
 }
 
 // begin begins what may be begun of a session.
