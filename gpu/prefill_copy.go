@@ -316,8 +316,7 @@ func (p *Prefill) put(ctx context.Context, at, to int) ([]skep.PutResult, error)
 	era := t.era.Load()
 	r := &skep.PutRequest{Scope: p.r.Scope, Depth: at}
 	if at > 0 {
-		parent := p.r.Keys[at-1]
-		r.Parent = &parent
+		r.Parent, r.Ancestors = &p.r.Keys[at-1], p.r.Keys[:at-1]
 	}
 	for i := at; i < to; i++ {
 		bytes, err := t.read(p.blocks[i].e)
@@ -327,18 +326,26 @@ func (p *Prefill) put(ctx context.Context, at, to int) ([]skep.PutResult, error)
 		r.Blocks = append(r.Blocks, skep.Block{Key: p.r.Keys[i], Parts: []skep.Part{{Bytes: bytes}}})
 	}
 	res, err := p.s.Store.Put(ctx, r)
-	if err != nil {
-		return res, err
-	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	for i := range res {
-		if e := p.blocks[at+i].e; res[i].Outcome == skep.Committed || res[i].Outcome == skep.Accepted {
-			e.fresh = false
-			t.nameLocked(era, e)
+	mine := make([]bool, len(r.Blocks)) // stored, and not deleted meanwhile
+	for i := range r.Blocks {
+		e := p.blocks[at+i].e
+		if stored := err == nil && (res[i].Outcome == skep.Committed || res[i].Outcome == skep.Accepted); stored {
+			e.fresh, mine[i] = false, t.sinceLocked(era, e.id)
 		}
 	}
-	return res, nil
+	for i := range r.Blocks {
+		if err != nil || res[i].Outcome != skep.Exists {
+			t.goneLocked(p.blocks[at+i].e.id) // other bytes may have had this name before
+		}
+	}
+	for i := range r.Blocks {
+		if mine[i] {
+			t.nameLocked(t.era.Load(), p.blocks[at+i].e)
+		}
+	}
+	return res, err
 }
 
 // read copies a block that was computed to the host.

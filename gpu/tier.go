@@ -280,10 +280,15 @@ func (t *tier) drop(ids ...blockID) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for _, id := range ids {
-		t.gone[id.hash()] = t.era.Add(1)
-		if e := t.entries.of(id); e != nil {
-			t.dropLocked(e)
-		}
+		t.goneLocked(id)
+	}
+}
+
+// goneLocked forgets what has a name, and what a restore under way would keep under it.
+func (t *tier) goneLocked(id blockID) {
+	t.gone[id.hash()] = t.era.Add(1)
+	if e := t.entries.of(id); e != nil {
+		t.dropLocked(e)
 	}
 }
 
