@@ -73,7 +73,7 @@ type Chain struct {
 	Layers    Subset    // which of the shape's layers
 	Heads     Subset    // which of its KV heads; All but for attention shapes in HND order
 	Lease     LeaseID   // from the lookup that found it; 0 none. One that is unknown or over is as none
-	Deadline  time.Time // zero: none. What has not landed by then is a miss with reason Deadline
+	Deadline  time.Time // zero: none. What has not landed by then (Steady) is a miss: Deadline
 	Priority  int       // higher first
 	Dest      Destination
 	// Compute, when set, has the chain restored by two pointers. TailFirst, LayersDown and Auto only.

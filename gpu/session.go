@@ -206,7 +206,7 @@ func (ses *session) overLocked() {
 // to refuse.
 func (ses *session) serve(ctx context.Context, c *served) {
 	if c.Part != "" && c.Part != skep.PartKV || c.Compute != nil || c.Direction == skep.Auto ||
-		len(c.Keys) > skep.MaxChainKeys || len(c.Salt) > skep.MaxSaltSize || !c.Deadline.IsZero() && !time.Now().Before(c.Deadline) {
+		len(c.Keys) > skep.MaxChainKeys || len(c.Salt) > skep.MaxSaltSize || !c.Deadline.IsZero() && !skep.Steady().Before(c.Deadline) {
 		return
 	}
 	if c.space = ses.s.space(ctx, c.Namespace); c.space == nil {

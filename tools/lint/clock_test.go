@@ -75,6 +75,49 @@ func TestWhoReadsTheMachinesClock(t *testing.T) {
 	}
 }
 
+// promised are the names of fields that hold when a promise ends.
+var promised = map[string]bool{"Deadline": true, "deadline": true, "Until": true}
+
+// A promise ends by the steady clock, also where it came as a Unix time, without a reading of that.
+func TestPromisesEndByTheSteadyClock(t *testing.T) {
+	t.Parallel()
+	for _, rel := range files(t, ".go") {
+		if strings.HasSuffix(rel, "_test.go") || strings.HasPrefix(rel, "store/storetest/") {
+			continue
+		}
+		fset := token.NewFileSet()
+		f, err := parser.ParseFile(fset, filepath.Join(root, rel), nil, 0)
+		require.NoError(t, err)
+		ast.Inspect(f, func(n ast.Node) bool {
+			c, ok := n.(*ast.CallExpr)
+			if !ok || len(c.Args) != 1 || !machineSaid(c.Fun) {
+				return true
+			}
+			if s, ok := c.Args[0].(*ast.SelectorExpr); ok && promised[s.Sel.Name] {
+				t.Errorf("%s: a promise is compared with the machine's clock: take skep.Steady", fset.Position(c.Pos()))
+			}
+			return true
+		})
+	}
+}
+
+// machineSaid says whether a function is time.Until, or a method of what time.Now gave.
+func machineSaid(fun ast.Expr) bool {
+	s, ok := fun.(*ast.SelectorExpr)
+	if !ok {
+		return false
+	}
+	if x, ok := s.X.(*ast.Ident); ok {
+		return x.Name == "time" && s.Sel.Name == "Until"
+	}
+	c, ok := s.X.(*ast.CallExpr)
+	if !ok {
+		return false
+	}
+	f, ok := c.Fun.(*ast.SelectorExpr)
+	return ok && f.Sel.Name == "Now"
+}
+
 // machineReadings are the places in a declaration where time.Now is handed on as a clock, or where what it gave is
 // converted: a Unix time, a text, a time without its steady reading.
 func machineReadings(d ast.Node) (list []token.Pos) {

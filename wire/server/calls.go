@@ -283,7 +283,7 @@ func (t *leaseTable) lend(l skep.Lease, e leaseEntry) *frames.Lease {
 		return &frames.Lease{}
 	}
 	t.put(l.ID, e)
-	return &frames.Lease{ID: uint64(l.ID), Left: time.Until(l.Until)}
+	return &frames.Lease{ID: uint64(l.ID), Left: l.Until.Sub(skep.Steady())}
 }
 
 func renew(ctx context.Context, r *request) (frames.Message, error) {

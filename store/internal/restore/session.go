@@ -184,11 +184,11 @@ func (ses *session) arm(c *chain) {
 		return
 	}
 	deadline := c.deadline
-	if !time.Now().Before(deadline) { // nothing lands, however quick
+	if !skep.Steady().Before(deadline) { // nothing lands, however quick
 		ses.giveUpLocked(c, &skep.Error{Op: "restore", Kind: skep.Deadline})
 		return
 	}
-	c.timer = time.AfterFunc(time.Until(deadline), func() {
+	c.timer = time.AfterFunc(deadline.Sub(skep.Steady()), func() {
 		ses.mu.Lock()
 		defer ses.mu.Unlock()
 		if c.deadline.Equal(deadline) {

@@ -226,7 +226,7 @@ func (t *twoPointers) strand(c *chain) *twopointer.Strand {
 		st.LoadOnly = c.bound.left < c.bound.Blocks.Len()
 	}
 	if !c.deadline.IsZero() {
-		st.Deadline = max(t.now()+time.Until(c.deadline), 1)
+		st.Deadline = max(t.now()+c.deadline.Sub(skep.Steady()), 1)
 	}
 	return st
 }
@@ -436,7 +436,7 @@ func (p *planned) promote(priority int, deadline time.Time) {
 	k := p.c.Compute
 	st := &twopointer.Strand{Weight: k.Weight, Background: k.Background && priority < 0}
 	if !deadline.IsZero() {
-		st.Deadline = max(t.now()+time.Until(deadline), 1)
+		st.Deadline = max(t.now()+deadline.Sub(skep.Steady()), 1)
 	}
 	_, _ = t.step(twopointer.Event{Kind: twopointer.Promote, Strand: p.slot, New: st})
 	t.wake()
