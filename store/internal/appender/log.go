@@ -42,6 +42,17 @@ func (w *Appender) beginLog(lw *segment.LogWriter) error {
 	return lw.Mark(&segment.Mark{Flushed: w.Root.Marked()})
 }
 
+// fillLog repeats an append's mark until all pages that were taken for it are used: room was taken for tombstones
+// that were not written, and a page left out would be a hole in the log.
+func (w *Appender) fillLog(a *Append, lw *segment.LogWriter) error {
+	for lw.Pages() < a.LogPages {
+		if err := w.beginLog(lw); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // logTries is how often entries are tried in another place.
 const logTries = 8
 
@@ -134,7 +145,7 @@ func (w *Appender) logBlocks(a *Append, lw *segment.LogWriter) error {
 			}
 		}
 	}
-	return nil
+	return w.fillLog(a, lw)
 }
 
 // LastMark reserves a page for the mark of an orderly end and gives what writes it, to be
