@@ -8,13 +8,15 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/store/device"
+	"github.com/skepkv/skep/store/storetest"
 )
 
 // tailSpace opens a durable namespace some of whose blocks are partial tails.
-func tailSpace(t testing.TB, s *Store) skep.Scope {
+func tailSpace(t testing.TB, s *Store, chained bool) skep.Scope {
 	t.Helper()
 	n, err := s.OpenNamespace(testContext(t), skep.NamespaceSpec{Tenant: "t", Name: "n", Shape: halfShape,
-		Class: skep.Durable, Copies: 1, Chained: true})
+		Class: skep.Durable, Copies: 1, Chained: chained})
 	require.NoError(t, err)
 	return skep.Scope{Namespace: n.ID}
 }
@@ -27,7 +29,7 @@ func TestManyBlocksReplaceWhatIsNoTail(t *testing.T) {
 	o := small(tempRoot(t, "store"))
 	s, err := Open(ctx, o)
 	require.NoError(t, err)
-	sc := tailSpace(t, s)
+	sc := tailSpace(t, s, true)
 	whole, keys, later := chainKeys(1, 64), chainKeys(2, 128), chainKeys(3, 1)
 	const size = 1 << 10
 	requireOutcome(t, skep.Committed, putRun(t, s, sc, whole, size))
@@ -63,4 +65,48 @@ func TestManyBlocksReplaceWhatIsNoTail(t *testing.T) {
 		check()
 	}
 	require.NoError(t, s.Close())
+}
+
+// requireAlone requires that k is all there is in s, and that the index and the rows agree upon it.
+func requireAlone(t *testing.T, s *Store, sc skep.Scope, k skep.Key) {
+	t.Helper()
+	require.EqualValues(t, 1, s.index.Stats().Blocks)
+	require.Equal(t, 1, prefix(t, s, sc, []skep.Key{k}))
+	require.Len(t, recordsOf(t, s), 1)
+	require.EqualValues(t, 8<<10, s.names.Get(sc.Namespace).Stored.Load())
+}
+
+// version gives a block other bytes than putRequest does, as a partial tail or whole.
+func version(k skep.Key, v, valid int) skep.Block {
+	return skep.Block{Key: k, ValidTokens: valid, Parts: []skep.Part{{Bytes: content(k, skep.PartKV, v, 8<<10)}}}
+}
+
+// Of two puts of a key at once the later one is committed first. The earlier one, which is outdated then, names a tail:
+// that is gone from the index as its row is.
+func TestAnOutdatedPutDropsWhatItReplaces(t *testing.T) {
+	t.Parallel()
+	ctx := testContext(t)
+	s, r, _ := openRig(t, func(o *Options) {
+		unjudged(o)
+		o.OpTimeout = hangs
+	})
+	defer func() { require.NoError(t, s.Close()) }()
+	sc := tailSpace(t, s, false)
+	tail, k := keyOf(1), keyOf(2)
+	put := func(t testing.TB, list ...skep.Block) {
+		res, err := s.Put(ctx, &skep.PutRequest{Scope: sc, Blocks: list})
+		require.NoError(t, err)
+		requireOutcome(t, skep.Committed, res)
+	}
+	put(t, version(tail, 1, 1))
+	r.each(func(_ int, d *device.Fault) { d.MustInject(holdWritesOf(k)) })
+	first := version(k, 1, 0)
+	first.Replaces = &tail
+	crew := storetest.NewCrew(t)
+	crew.Go(func(t testing.TB) { put(t, first) })
+	require.NoError(t, waitHeld(r, 1))
+	put(t, version(k, 2, 0))
+	r.each(func(_ int, d *device.Fault) { d.Release() })
+	crew.Wait()
+	requireAlone(t, s, sc, k)
 }

@@ -53,9 +53,7 @@ func (r *Rows) publish(ns *namespaces.Namespace, g *space.Group, blocks []*Block
 	for _, in := range blocks {
 		if in.outdated {
 			*in.Result = skep.PutResult{Outcome: skep.Committed} // it was there for no time at all
-			continue
-		}
-		if err := r.show(ns, in); err != nil {
+		} else if err := r.show(ns, in); err != nil {
 			r.refused(in, err)
 			refused = append(refused, in)
 		}
