@@ -110,3 +110,35 @@ func TestAnOutdatedPutDropsWhatItReplaces(t *testing.T) {
 	crew.Wait()
 	requireAlone(t, s, sc, k)
 }
+
+// A tail and the block that replaces it come in one put, over an older tail or over none. The tail is gone once the put
+// is answered: no row of it is left, and no crash brings one back.
+func TestATailOfTheSamePutIsDroppedForGood(t *testing.T) {
+	t.Parallel()
+	for name, older := range map[string]bool{"none before": false, "over an older one": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			ctx := testContext(t)
+			s, _, crash := crashRig(t, func(*Options) {})
+			sc := tailSpace(t, s, false)
+			tail, k := keyOf(1), keyOf(2)
+			if older {
+				res, err := s.Put(ctx, &skep.PutRequest{Scope: sc, Blocks: []skep.Block{version(tail, 1, 1)}})
+				require.NoError(t, err)
+				requireOutcome(t, skep.Committed, res)
+			}
+			whole := version(k, 1, 0)
+			whole.Replaces = &tail
+			res, err := s.Put(ctx, &skep.PutRequest{Scope: sc, Blocks: []skep.Block{version(tail, 2, 1), whole}})
+			require.NoError(t, err)
+			requireOutcome(t, skep.Committed, res)
+			o := crash("")
+			requireAlone(t, s, sc, k)
+			require.NoError(t, s.Close())
+			s, err = Open(ctx, o)
+			require.NoError(t, err)
+			requireAlone(t, s, sc, k)
+			require.NoError(t, s.Close())
+		})
+	}
+}
