@@ -30,6 +30,7 @@ type Append struct {
 	bufs    []*memory.Buffer // what sealed blocks, and those in memory others can write, are written from
 	loans   []*Loan          // what the others are written from
 	flushes uint64           // that had failed on its drives before it was written
+	taken   int64            // bytes of I/O buffers that it takes
 }
 
 // rows is what the catalog and the index are to know of an append's blocks.
@@ -107,6 +108,7 @@ func (w *Appender) appendWrites(ctx context.Context, a *Append, patient bool) (o
 			ops, a.bufs = nil, nil
 		}
 	}()
+	a.taken = 0
 	if err := w.own(ctx, a, patient); err != nil {
 		return nil, err
 	}
@@ -118,7 +120,7 @@ func (w *Appender) appendWrites(ctx context.Context, a *Append, patient bool) (o
 			continue
 		}
 		for _, l := range in.copies {
-			if ops, err = w.writesOf(ctx, a.Group, in, l, patient, ops); err != nil {
+			if ops, err = w.writesOf(ctx, a, in, l, patient, ops); err != nil {
 				return ops, err
 			}
 		}
