@@ -7,6 +7,7 @@ import (
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/store/device"
+	"github.com/skepkv/skep/store/internal/space"
 )
 
 // that it holds itself.
@@ -26,4 +27,29 @@ func TestALargeBlockInUnalignedMemory(t *testing.T) {
 	require.NoError(t, err)
 	requireOutcome(t, skep.Committed, res)
 	require.Zero(t, s.arena.Stats().IOUsed, "all of them are back")
+}
+
+// A block that no group can hold is declined, and the group that is being filled stays open for what is smaller.
+func TestABlockLargerThanAGroupSealsNone(t *testing.T) {
+	t.Parallel()
+	ctx := testContext(t)
+	s, _, o := openRig(t, nil)
+	defer func() { require.NoError(t, s.Close()) }()
+	sc := openSpace(t, s, "n", skep.Cache, 1, false)
+	put := func(n uint32, size int) []skep.PutResult {
+		res, err := s.Put(ctx, putRequest(sc, nil, 0, []skep.Key{keyOf(n)}, size))
+		require.NoError(t, err)
+		return res
+	}
+	requireOutcome(t, skep.Committed, put(1, 8<<10))
+	g := openedBy(s, space.User)
+	require.NotNil(t, g)
+	for n := range uint32(3) {
+		res := put(10+n, 3*int(o.SegmentBytes))
+		requireOutcome(t, skep.Declined, res)
+		require.Equal(t, skep.Full, res[0].Reason)
+	}
+	require.Same(t, g, openedBy(s, space.User))
+	requireOutcome(t, skep.Committed, put(2, 8<<10))
+	require.Same(t, g, openedBy(s, space.User))
 }
