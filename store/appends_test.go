@@ -7,7 +7,10 @@ import (
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/store/device"
+	"github.com/skepkv/skep/store/internal/health"
+	"github.com/skepkv/skep/store/internal/segio"
 	"github.com/skepkv/skep/store/internal/space"
+	"github.com/skepkv/skep/store/storetest"
 )
 
 // that it holds itself.
@@ -52,4 +55,30 @@ func TestABlockLargerThanAGroupSealsNone(t *testing.T) {
 	require.Same(t, g, openedBy(s, space.User))
 	requireOutcome(t, skep.Committed, put(2, 8<<10))
 	require.Same(t, g, openedBy(s, space.User))
+}
+
+// Nobody waits for log entries that a dead drive has: they go to other drives.
+func TestLogEntriesDoNotWaitForADeadDrive(t *testing.T) {
+	t.Parallel()
+	s, r, _ := openRig(t, func(o *Options) {
+		unjudged(o)
+		o.DeviceCount, o.CapacityBytes, o.OpTimeout = 4, 8<<20, 2*hangs
+	})
+	putRun(t, s, openSpace(t, s, "first", skep.Durable, 1, true), chainKeys(1, 1), 8<<10) // a group is open
+	r.each(func(_ int, d *device.Fault) { d.Hold(device.Write) })
+	crew := storetest.NewCrew(t)
+	crew.Go(func(t testing.TB) { openSpace(t, s, "second", skep.Durable, 1, true) })
+	require.NoError(t, waitHeld(r, 2))
+	var dead *device.Fault
+	r.each(func(i int, d *device.Fault) {
+		if dead == nil && d.Held() > 0 {
+			dead = d
+			s.space.Exclude(s.members.All()[i], health.Dead, segio.ErrNoDrive)
+			return
+		}
+		d.Release()
+	})
+	crew.Wait()
+	dead.Release()
+	require.NoError(t, s.Close())
 }

@@ -98,7 +98,7 @@ func (w *Appender) Entries(ctx context.Context, st space.Stream, wait time.Durat
 		a.writes = w.Space.BeginWrites(&a.Reservation, len(a.Logs), int64(a.LogPages*len(a.Logs))*layout.PageSize, func() {})
 		a.flushes = space.FailedFlushes(a.LogDrives())
 		w.submitLog(a, &lw)
-		if last = a.writes.Wait(ctx, w.OpTimeout); last == nil {
+		if last = a.writes.WaitOr(ctx, w.OpTimeout, g.Lost); last == nil {
 			last = w.Space.FlushWritten(ctx, a.LogDrives(), a.flushes)
 		}
 		if last != nil {
