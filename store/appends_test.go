@@ -8,11 +8,13 @@ import (
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/store/device"
 	"github.com/skepkv/skep/store/internal/health"
+	"github.com/skepkv/skep/store/internal/namespaces"
 	"github.com/skepkv/skep/store/internal/segio"
 	"github.com/skepkv/skep/store/internal/space"
 	"github.com/skepkv/skep/store/storetest"
 )
 
+// A block of more bytes than there are I/O buffers, in memory that no drive writes from, does not wait for the buffers
 // that it holds itself.
 func TestALargeBlockInUnalignedMemory(t *testing.T) {
 	t.Parallel()
@@ -55,6 +57,30 @@ func TestABlockLargerThanAGroupSealsNone(t *testing.T) {
 	require.Same(t, g, openedBy(s, space.User))
 	requireOutcome(t, skep.Committed, put(2, 8<<10))
 	require.Same(t, g, openedBy(s, space.User))
+}
+
+// What others see of an accepted block is not changed when it is written.
+func TestAnAcceptedRecordStaysAsItIs(t *testing.T) {
+	t.Parallel()
+	ctx := testContext(t)
+	s, r, _ := openRig(t, func(o *Options) {
+		unjudged(o)
+		o.CacheBytes, o.OpTimeout = 4<<20, hangs
+	})
+	defer func() { require.NoError(t, s.Close()) }()
+	sc := openSpace(t, s, "n", skep.Cache, 1, true)
+	r.each(func(_ int, d *device.Fault) { d.Hold(device.Write) })
+	put := putRequest(sc, nil, 0, []skep.Key{keyOf(1)}, 100)
+	put.Ack = skep.AckAccepted
+	res, err := s.Put(ctx, put)
+	require.NoError(t, err)
+	requireOutcome(t, skep.Accepted, res)
+	seen := s.puts.Records.Get(s.names.Fingerprint(s.names.Get(sc.Namespace).Instance, namespaces.Tag{}, keyOf(1)))
+	require.NotNil(t, seen)
+	r.each(func(_ int, d *device.Fault) { d.Release() })
+	require.NoError(t, s.Flush(ctx))
+	require.Len(t, recordsOf(t, s), 1)
+	require.Nil(t, seen.Parts[0].Inline)
 }
 
 // Nobody waits for log entries that a dead drive has: they go to other drives.

@@ -2,6 +2,7 @@ package appender
 
 import (
 	"context"
+	"slices"
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/store/device"
@@ -85,6 +86,7 @@ func (w *Appender) start(ctx context.Context, a *Append) {
 			}
 		}
 		if in.At.Device == space.InlineDevice {
+			in.Record.Parts = slices.Clone(in.Record.Parts) // others may be reading those of an accepted block
 			in.Record.Parts[0].Inline = append([]byte{}, in.Parts[0].Bytes...)
 		}
 	}
