@@ -142,3 +142,43 @@ func TestATailOfTheSamePutIsDroppedForGood(t *testing.T) {
 		})
 	}
 }
+
+// A block of the key that another block of its put replaces stays, if it is whole or comes behind that: a rebuild does
+// not forget it with the older one that went.
+func TestARebuildKeepsWhatIsPutWithWhatReplacesTheOlder(t *testing.T) {
+	t.Parallel()
+	tail, k := keyOf(1), keyOf(2)
+	replacing := version(k, 1, 0)
+	replacing.Replaces = &tail
+	for name, list := range map[string][]skep.Block{
+		"whole, before it": {version(tail, 2, 0), replacing}, "partial, behind it": {replacing, version(tail, 2, 1)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			ctx := testContext(t)
+			o := small(tempRoot(t, "store"))
+			s, err := Open(ctx, o)
+			require.NoError(t, err)
+			sc := tailSpace(t, s, false)
+			for _, blocks := range [][]skep.Block{{version(tail, 1, 1)}, list} {
+				res, err := s.Put(ctx, &skep.PutRequest{Scope: sc, Blocks: blocks})
+				require.NoError(t, err)
+				requireOutcome(t, skep.Committed, res)
+			}
+			check := func() {
+				got, err := fetch(ctx, s, skep.Chain{Scope: sc, Keys: []skep.Key{tail}})
+				require.NoError(t, err)
+				require.NoError(t, got[0].err)
+				require.Equal(t, content(tail, skep.PartKV, 2, 8<<10), got[0].data)
+				require.Len(t, recordsOf(t, s), 2)
+			}
+			check()
+			require.NoError(t, s.Close())
+			require.NoError(t, os.RemoveAll(filepath.Join(o.Dir, "catalog")))
+			s, err = Open(ctx, o)
+			require.NoError(t, err)
+			check()
+			require.NoError(t, s.Close())
+		})
+	}
+}
