@@ -363,6 +363,31 @@ func TestKeysRotate(t *testing.T) {
 	requireChain(t, s, sc, older, 6000)
 }
 
+// What was begun, or accepted, before a key was replaced is encrypted with the key of its commit.
+func TestTheKeyIsThatOfTheCommit(t *testing.T) {
+	t.Parallel()
+	ctx := testContext(t)
+	s, _, _ := admitting(t, func(o *Options) { o.EncryptionKeys = oneKey("t", 1) })
+	sc, waits := openSpace(t, s, "n", skep.Durable, 1, true), openSpace(t, s, "waits", skep.Cache, 1, true)
+	w, err := s.Begin(ctx, &skep.BeginRequest{Scope: sc, Key: keyOf(1), Manifest: skep.Manifest{{Size: blockSize}}})
+	require.NoError(t, err)
+	require.NoError(t, w.Write(ctx, "", 0, content(keyOf(1), skep.PartKV, 1, blockSize)))
+	requireOutcome(t, skep.Accepted, putRun(t, s, waits, chainKeys(2, 1), blockSize))
+	require.NoError(t, s.SetEncryptionKeys(oneKey("t", 2, 1)))
+	require.NoError(t, s.SetEncryptionKeys(oneKey("t", 2)))
+	res, err := w.Commit(ctx, skep.AckCommitted)
+	require.NoError(t, err)
+	require.Equal(t, skep.Committed, res.Outcome)
+	require.NoError(t, s.Flush(ctx))
+	list := recordsOf(t, s)
+	require.Len(t, list, 2)
+	for _, r := range list {
+		require.Equal(t, key(2).ID(), r.Sealed.Key.String())
+	}
+	requireChain(t, s, sc, []skep.Key{keyOf(1)}, blockSize)
+	requireChain(t, s, waits, chainKeys(2, 1), blockSize)
+}
+
 // writes is a Writer of a function.
 type writes func(b []byte)
 

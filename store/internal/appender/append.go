@@ -2,6 +2,7 @@ package appender
 
 import (
 	"context"
+	"slices"
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/store/device"
@@ -30,6 +31,7 @@ type Append struct {
 	bufs    []*memory.Buffer // what sealed blocks, and those in memory others can write, are written from
 	loans   []*Loan          // what the others are written from
 	flushes uint64           // that had failed on its drives before it was written
+	taken   int64            // bytes of I/O buffers that it takes
 }
 
 // rows is what the catalog and the index are to know of an append's blocks.
@@ -84,6 +86,7 @@ func (w *Appender) start(ctx context.Context, a *Append) {
 			}
 		}
 		if in.At.Device == space.InlineDevice {
+			in.Record.Parts = slices.Clone(in.Record.Parts) // others may be reading those of an accepted block
 			in.Record.Parts[0].Inline = append([]byte{}, in.Parts[0].Bytes...)
 		}
 	}
@@ -107,6 +110,7 @@ func (w *Appender) appendWrites(ctx context.Context, a *Append, patient bool) (o
 			ops, a.bufs = nil, nil
 		}
 	}()
+	a.taken = 0
 	if err := w.own(ctx, a, patient); err != nil {
 		return nil, err
 	}
@@ -118,7 +122,7 @@ func (w *Appender) appendWrites(ctx context.Context, a *Append, patient bool) (o
 			continue
 		}
 		for _, l := range in.copies {
-			if ops, err = w.writesOf(ctx, a.Group, in, l, patient, ops); err != nil {
+			if ops, err = w.writesOf(ctx, a, in, l, patient, ops); err != nil {
 				return ops, err
 			}
 		}

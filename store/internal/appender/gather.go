@@ -14,6 +14,7 @@ import (
 type driveOp struct {
 	drive *space.Drive
 	op    *device.Op
+	of    *Append
 	temp  []*memory.Buffer
 	// patient says that it may wait for memory while other operations hold some.
 	patient bool
@@ -53,11 +54,12 @@ func submitAll(w *segio.Batch, ops []driveOp) {
 }
 
 // writesOf adds the writes of one copy of a block.
-func (w *Appender) writesOf(ctx context.Context, g *space.Group, in *Block, l layout.Location, patient bool,
+func (w *Appender) writesOf(ctx context.Context, a *Append, in *Block, l layout.Location, patient bool,
 	ops []driveOp) ([]driveOp, error) {
+	g := a.Group
 	stored := int64(in.Pages) * layout.PageSize
 	for _, e := range layout.Extents(nil, l, stored, len(g.Drives)) {
-		o := driveOp{drive: g.Drives[e.Device], patient: patient}
+		o := driveOp{drive: g.Drives[e.Device], of: a, patient: patient}
 		bufs, err := w.gather(ctx, in, e.Off, e.Len, &o)
 		if err != nil {
 			o.free()
@@ -75,11 +77,10 @@ func (w *Appender) writesOf(ctx context.Context, g *space.Group, in *Block, l la
 // zeros.
 func (w *Appender) gather(ctx context.Context, in *Block, off, n int64, o *driveOp) (bufs [][]byte, err error) {
 	temp := func(src []byte, padded int64) error {
-		b, err := w.tempFor(ctx, int(padded), o)
+		mem, err := w.tempFor(ctx, int(padded), o)
 		if err != nil {
 			return err
 		}
-		mem := b.Bytes()[:padded]
 		clear(mem[copy(mem, src):])
 		bufs = append(bufs, mem)
 		w.Count.Copied.Add(int64(len(src)))

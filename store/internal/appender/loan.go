@@ -92,9 +92,9 @@ func (w *Appender) own(ctx context.Context, a *Append, patient bool) error {
 }
 
 // ownMemory gives an I/O buffer that an append keeps until its writes have ended. What is larger
-// than those are is on the heap.
+// than those are, or would take most of them, is on the heap.
 func (w *Appender) ownMemory(ctx context.Context, a *Append, n int, patient bool) ([]byte, error) {
-	if n > w.Arena.MaxBlock() {
+	if n > w.Arena.MaxBlock() || w.takesMost(a, n) {
 		return device.AlignedBuffer(layout.PagesOf(int64(n)) * layout.PageSize)[:n], nil
 	}
 	b, err := w.Arena.TryAlloc(n, memory.BudgetIO)

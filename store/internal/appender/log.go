@@ -42,6 +42,17 @@ func (w *Appender) beginLog(lw *segment.LogWriter) error {
 	return lw.Mark(&segment.Mark{Flushed: w.Root.Marked()})
 }
 
+// fillLog repeats an append's mark until all pages that were taken for it are used: room was taken for tombstones
+// that were not written, and a page left out would be a hole in the log.
+func (w *Appender) fillLog(a *Append, lw *segment.LogWriter) error {
+	for lw.Pages() < a.LogPages {
+		if err := w.beginLog(lw); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // logTries is how often entries are tried in another place.
 const logTries = 8
 
@@ -87,7 +98,7 @@ func (w *Appender) Entries(ctx context.Context, st space.Stream, wait time.Durat
 		a.writes = w.Space.BeginWrites(&a.Reservation, len(a.Logs), int64(a.LogPages*len(a.Logs))*layout.PageSize, func() {})
 		a.flushes = space.FailedFlushes(a.LogDrives())
 		w.submitLog(a, &lw)
-		if last = a.writes.Wait(ctx, w.OpTimeout); last == nil {
+		if last = a.writes.WaitOr(ctx, w.OpTimeout, g.Lost); last == nil {
 			last = w.Space.FlushWritten(ctx, a.LogDrives(), a.flushes)
 		}
 		if last != nil {
@@ -111,7 +122,7 @@ func (w *Appender) logBlocks(a *Append, lw *segment.LogWriter) error {
 	if err := w.beginLog(lw); err != nil {
 		return err
 	}
-	for _, in := range a.blocks {
+	for i, in := range a.blocks {
 		if !a.ns.Info.Chained && !in.Moved {
 			if _, older := w.Index.Resolve(in.FP); older || w.Puts.Rivals.Contended(in.FP) {
 				in.Record.Flags |= segment.RecordSuccessor
@@ -127,14 +138,30 @@ func (w *Appender) logBlocks(a *Append, lw *segment.LogWriter) error {
 			in.DropLogged = ok && old.Partial
 		}
 		if in.DropLogged {
-			t := segment.Tombstone{Seq: a.Seq, Covers: a.Seq, Instance: in.Record.Instance,
+			t := segment.Tombstone{Seq: a.Seq, Covers: a.coversOf(i), Instance: in.Record.Instance,
 				SaltTag: in.Record.SaltTag, Key: *in.Record.Replaces}
 			if err := lw.Tombstone(&t); err != nil {
 				return err
 			}
 		}
 	}
-	return nil
+	return w.fillLog(a, lw)
+}
+
+// coversOf is up to which number the tombstone of what block i replaces covers records: not that of a block of the same
+// key in the same append, if that one stays, which it does unless it is a partial tail that comes before i.
+func (a *Append) coversOf(i int) uint64 {
+	covers := a.Seq
+	for j, o := range a.blocks {
+		if o.FP != *a.blocks[i].Replaces {
+			continue
+		}
+		covers = a.Seq - 1
+		if j <= i && o.Record.ValidTokens != 0 {
+			covers = a.Seq
+		}
+	}
+	return covers
 }
 
 // LastMark reserves a page for the mark of an orderly end and gives what writes it, to be

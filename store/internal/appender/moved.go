@@ -33,7 +33,7 @@ func (w *Appender) Moved(ctx context.Context, a *Append) (moved []*commit.Block,
 	if a.err != nil {
 		return nil, a.err
 	}
-	if err := a.writes.Wait(ctx, w.OpTimeout); err != nil {
+	if err := a.writes.WaitOr(ctx, w.OpTimeout, a.Group.Lost); err != nil {
 		w.Space.Seal(a.Group)
 		return nil, err
 	}

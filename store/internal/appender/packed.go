@@ -33,11 +33,12 @@ func (w *Appender) packedWrites(ctx context.Context, a *Append, patient bool, op
 		for _, l := range in.copies {
 			at := place{l.Device, l.Page}
 			if pages[at] == nil {
-				o := driveOp{drive: a.Group.Drives[l.Device], patient: patient}
-				mem, err := w.pageMemory(ctx, &o)
+				o := driveOp{drive: a.Group.Drives[l.Device], of: a, patient: patient}
+				mem, err := w.tempFor(ctx, layout.PageSize, &o)
 				if err != nil {
 					return ops, err
 				}
+				clear(mem)
 				o.op = &device.Op{Kind: device.Write, Bufs: [][]byte{mem},
 					Offset: o.drive.SegmentOffset(a.Group.Segments[l.Device]) + int64(l.Page)*layout.PageSize}
 				ops = append(ops, o)
@@ -49,20 +50,19 @@ func (w *Appender) packedWrites(ctx context.Context, a *Append, patient bool, op
 	return ops, nil
 }
 
-// pageMemory gives a page of zeros that goes back when o has ended.
-func (w *Appender) pageMemory(ctx context.Context, o *driveOp) ([]byte, error) {
-	b, err := w.tempFor(ctx, layout.PageSize, o)
-	if err != nil {
-		return nil, err
-	}
-	mem := b.Bytes()[:layout.PageSize]
-	clear(mem)
-	return mem, nil
+// takesMost notes that a takes n more bytes, and says whether that is more than half of all I/O buffers, with what it
+// has. Then it takes other memory: it gives none back before it has all, and would come to wait for itself.
+func (w *Appender) takesMost(a *Append, n int) bool {
+	a.taken += int64(n)
+	return a.taken > w.IOBytes/2
 }
 
-// tempFor gives an I/O buffer that goes back when o has ended. memory.ErrScarce: there is none
-// now, and o does not wait for one.
-func (w *Appender) tempFor(ctx context.Context, n int, o *driveOp) (*memory.Buffer, error) {
+// tempFor gives memory of whole pages, an I/O buffer mostly, that goes back when o has ended. memory.ErrScarce: there
+// is none now, and o does not wait for any.
+func (w *Appender) tempFor(ctx context.Context, n int, o *driveOp) ([]byte, error) {
+	if w.takesMost(o.of, n) {
+		return device.AlignedBuffer(n), nil
+	}
 	b, err := w.Arena.TryAlloc(n, memory.BudgetIO)
 	if err != nil && !o.patient {
 		return nil, memory.ErrScarce
@@ -74,7 +74,7 @@ func (w *Appender) tempFor(ctx context.Context, n int, o *driveOp) (*memory.Buff
 		return nil, noMemory("put", err)
 	}
 	o.temp = append(o.temp, b)
-	return b, nil
+	return b.Bytes()[:n], nil
 }
 
 // pack copies the bytes of a packed block to its slots, and says how many. What its parts

@@ -56,7 +56,7 @@ func (w *Appender) sealMemory(ctx context.Context, a *Append, lens []int, total 
 	switch {
 	case total == 0:
 		return mem, nil
-	case int64(total) > w.IOBytes/2:
+	case w.takesMost(a, total):
 		for i, n := range lens {
 			mem[i] = device.AlignedBuffer(n)
 		}

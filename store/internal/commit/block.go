@@ -24,9 +24,10 @@ type Block struct {
 	Known     *segment.Record // of one that is accepted: what others see of it until it is committed
 	Settled   func()          // of one that is accepted: it is committed now
 
-	// What it replaces by name was only accepted: its row may come yet.
+	// What it replaces by name was only accepted, and its row may come yet; or that was deleted, unsynced.
 	DropPending bool
 	DropLogged  bool   // the log has a tombstone of that
+	dropAt      uint64 // where it lay whose row goes with this one's commit; 0: there is none
 	dropBytes   int64  // its payload
 	dropForget  func() // takes it out of the DRAM tier
 

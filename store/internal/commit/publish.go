@@ -53,9 +53,7 @@ func (r *Rows) publish(ns *namespaces.Namespace, g *space.Group, blocks []*Block
 	for _, in := range blocks {
 		if in.outdated {
 			*in.Result = skep.PutResult{Outcome: skep.Committed} // it was there for no time at all
-			continue
-		}
-		if err := r.show(ns, in); err != nil {
+		} else if err := r.show(ns, in); err != nil {
 			r.refused(in, err)
 			refused = append(refused, in)
 		}
@@ -77,6 +75,7 @@ func (r *Rows) supersede(ns *namespaces.Namespace, g *space.Group, blocks []*Blo
 			ok = ok && old.Partial
 			if in.DropPending = ok && old.Location == 0; ok && !in.DropPending {
 				in.dropBytes, in.dropForget = r.forgetter(ns, *by, old)
+				in.dropAt = old.Location
 				b.DeleteBlock(layout.Unpack(old.Location))
 			}
 		}
@@ -169,7 +168,7 @@ func (r *Rows) drop(ns *namespaces.Namespace, in *Block) {
 	if !ok || !e.Partial {
 		return
 	}
-	if in.dropForget != nil { // its row is deleted
+	if in.dropAt != 0 && in.dropAt == e.Location { // its row is deleted
 		if e, ok = r.Index.Remove(*in.Replaces, index.AnyLocation); ok {
 			ns.Stored.Add(-in.dropBytes)
 			in.dropForget()
@@ -177,6 +176,7 @@ func (r *Rows) drop(ns *namespaces.Namespace, in *Block) {
 	} else if e, ok = r.remove(ns, *in.Replaces); ok && e.Location != 0 {
 		l := layout.Unpack(e.Location)
 		r.deleteRow(l)
+		in.DropPending = true // unsynced: see Settle
 		if !in.DropLogged {
 			r.suspect(l) // its record stays in the log, and no tombstone covers it
 		}

@@ -205,13 +205,12 @@ func (b *open) Commit(ctx context.Context, ack skep.Ack) (skep.PutResult, error)
 	b.in.Loan = l
 	result := b.in.Result
 	blocks := []*Block{b.in}
-	if b.in.Key == nil { // the drives had no room to be told of it; or it needs none
-		if err := b.w.seal(ctx, op, b.ns, b.in); appender.Declines(err) {
-			b.w.Appends.Decline(toWrite(blocks), skep.KindOf(err))
-			return *result, nil
-		} else if err != nil {
-			return skep.PutResult{}, err
-		}
+	// Again: its key may have been replaced since, or the drives had no room to be told of it.
+	if err := b.w.seal(ctx, op, b.ns, b.in); appender.Declines(err) {
+		b.w.Appends.Decline(toWrite(blocks), skep.KindOf(err))
+		return *result, nil
+	} else if err != nil {
+		return skep.PutResult{}, err
 	}
 	err := b.w.Put(ctx, b.ns, blocks, ack)
 	return *result, err

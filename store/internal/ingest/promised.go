@@ -48,7 +48,13 @@ func (w *Writer) commitHeld(ctx context.Context, ns *namespaces.Namespace, block
 	for _, in := range list {
 		in.Loan = l
 	}
-	if err := w.Appends.Write(ctx, ns, space.User, toWrite(list)); err != nil && ctx.Err() == nil {
+	err := w.seal(ctx, "commit", ns, list...) // again: their key may have been replaced since they were put
+	if err == nil {
+		err = w.Appends.Write(ctx, ns, space.User, toWrite(list))
+	} else {
+		w.Appends.Decline(toWrite(list), skep.KindOf(err))
+	}
+	if err != nil && ctx.Err() == nil {
 		w.Log.Error("accepted blocks not committed", "blocks", len(list), "error", err)
 	}
 	promised = append(promised, w.withdrawAll(ns, list)...)

@@ -31,6 +31,15 @@ type Need struct {
 	Copies    []layout.Location // where it lies, once it is placed: the first is the block's
 }
 
+// logged is what the block takes of its append's log, in bytes.
+func (b *Need) logged() int {
+	n := segment.EntrySize(b.Record + b.Inline)
+	if b.Replaces {
+		n += TombstoneEntry
+	}
+	return n
+}
+
 // Needs is what blocks of a namespace have in common that are placed together.
 type Needs struct {
 	Copies     int
@@ -167,10 +176,7 @@ func (t *Table) Place(g *Group, n *Needs) (r Reservation, fresh bool) {
 			f.Rollback(before)
 			break
 		}
-		length := segment.EntrySize(b.Record + b.Inline)
-		if b.Replaces {
-			length += TombstoneEntry
-		}
+		length := b.logged()
 		if !t.takeLogLocked(&r, segment.AppendPages(logged+length), n.Copies) {
 			f.Rollback(before)
 			break
@@ -183,6 +189,9 @@ func (t *Table) Place(g *Group, n *Needs) (r Reservation, fresh bool) {
 		g.copied.add(layout.SlotsOf(b.Pages, b.Bytes), len(b.Copies))
 		r.Blocks++
 	}
+	if r.Blocks == 0 && t.fitsNoneLocked(g, n) {
+		return r, true // what comes next may fit into g
+	}
 	if r.Blocks == 0 {
 		t.sealFullLocked(g)
 		return r, fresh
@@ -191,6 +200,22 @@ func (t *Table) Place(g *Group, n *Needs) (r Reservation, fresh bool) {
 	g.Pending += 2 // until no drive writes for it any more, and until it is published
 	r.Seq = t.Root.Begin()
 	return r, false
+}
+
+// fitsNoneLocked says that the first block of n would not fit into an empty group of g's drives. It takes no place.
+// REQUIRES: the table's lock.
+func (t *Table) fitsNoneLocked(g *Group, n *Needs) bool {
+	filler, err := layout.NewFiller(len(g.Drives), int(t.SegmentBytes/layout.PageSize))
+	if err != nil || t.takingLocked() > len(g.Drives) { // the next one has more
+		return false
+	}
+	last, root := t.mu.last, t.mu.root
+	defer func() { t.mu.last, t.mu.root = last, root }()
+	b := n.Blocks[0]
+	b.Copies = nil
+	filler.Mark()
+	r := Reservation{Group: &Group{Num: g.Num, Drives: g.Drives, Filler: filler, Logged: make([]int, len(g.Drives))}}
+	return !t.placeBlockLocked(r.Group, n, &b) || !t.takeLogLocked(&r, segment.AppendPages(markEntry+b.logged()), n.Copies)
 }
 
 // placeBlockLocked takes the cells of one block and its copies. REQUIRES: the table's lock.

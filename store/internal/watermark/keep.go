@@ -13,7 +13,7 @@ func (r *Root) Keep(ctx context.Context, closing <-chan struct{}, every time.Dur
 ) {
 	tick := time.NewTicker(every / 4)
 	defer tick.Stop()
-	last := time.Now()
+	last, told := time.Now(), false
 	for {
 		select {
 		case <-closing:
@@ -24,9 +24,11 @@ func (r *Root) Keep(ctx context.Context, closing <-chan struct{}, every time.Dur
 		if n == 0 || n < bytes && time.Since(last) < every {
 			continue
 		}
-		if err := advance(ctx); err != nil && ctx.Err() == nil {
+		err := advance(ctx)
+		if err != nil && !told && ctx.Err() == nil { // once: it is tried again all the time
 			log.Warn("flush failed", "error", err)
 		}
+		told = err != nil
 		last = time.Now()
 	}
 }

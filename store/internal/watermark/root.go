@@ -141,11 +141,11 @@ func (r *Root) Advance(ctx context.Context, c Catalog, flush func(context.Contex
 	if err := flush(ctx); err != nil {
 		return err
 	}
-	r.appends.flushed(bytes)
 	r.flushed.Store(to)
 	if err := r.Save(ctx, c, c.NewBatch(), true); err != nil {
 		return err
 	}
-	r.marked.Store(to) // the devices' logs never say more than the catalog
+	r.appends.flushed(bytes) // not before: Keep tries again while there are some
+	r.marked.Store(to)       // the devices' logs never say more than the catalog
 	return nil
 }

@@ -133,6 +133,7 @@ func TestTheMarkFollowsTheFlush(t *testing.T) {
 	c.refuse = &skep.Error{Op: "commit", Kind: skep.Full}
 	require.Error(t, r.Advance(t.Context(), c, flush))
 	require.Equal(t, uint64(11), r.Marked())
+	require.Equal(t, int64(107), r.Unflushed(), "no mark says that any of it is flushed")
 	c.refuse = nil
 	require.NoError(t, r.Advance(t.Context(), c, flush))
 	require.Equal(t, under-1, r.Marked())
