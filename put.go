@@ -49,7 +49,8 @@ type Block struct {
 	Key         Key
 	Name        []byte // the engine's own name, kept with the block; may be nil
 	ValidTokens int    // of a partial tail; 0 means all B
-	// Replaces is a partial tail this block makes superfluous; it is dropped, leased or not, when this one is committed.
+	// Replaces is a partial tail this block makes superfluous, of another key; it is dropped, leased or not, when this one
+	// is committed.
 	Replaces *Key
 	Parts    []Part
 }
@@ -102,7 +103,20 @@ func (r *PutRequest) Validate() error {
 	case r.Each && (r.Parent != nil || r.Depth != 0):
 		return Invalidf(op, "parent and depth", "set", "unset where each block begins a chain")
 	}
+	for i := range r.Blocks {
+		if err := checkReplaces(op, r.Blocks[i].Key, r.Blocks[i].Replaces); err != nil {
+			return err
+		}
+	}
 	return r.Scope.validate(op)
+}
+
+// checkReplaces refuses a block that would be dropped when it is committed.
+func checkReplaces(op string, key Key, replaces *Key) error {
+	if replaces != nil && *replaces == key {
+		return Invalidf(op, "replaces", key.Short(), "another key than the block's own")
+	}
+	return nil
 }
 
 // Behind is the parent and the depth of block i.
@@ -259,6 +273,9 @@ func (r *BeginRequest) Validate() error {
 	const op = "begin"
 	if r.Timeout < 0 || r.Timeout > MaxPutTimeout {
 		return Invalidf(op, "timeout", r.Timeout, "0 to "+MaxPutTimeout.String())
+	}
+	if err := checkReplaces(op, r.Key, r.Replaces); err != nil {
+		return err
 	}
 	return r.Scope.validate(op)
 }

@@ -173,6 +173,7 @@ func (b *bad) puts() (out []badCase) {
 	add("a name that is too long", b.hnd, 3, 4, func(r *skep.PutRequest) { r.Blocks[0].Name = make([]byte, skep.MaxBlockNameSize+1) })
 	add("more valid tokens than a block has", b.hnd, 3, 4, func(r *skep.PutRequest) { r.Blocks[0].ValidTokens = hnd.BlockTokens + 1 })
 	add("negative valid tokens", b.hnd, 3, 4, func(r *skep.PutRequest) { r.Blocks[0].ValidTokens = -1 })
+	add("a block that replaces itself", b.hnd, 3, 4, func(r *skep.PutRequest) { r.Blocks[0].Replaces = &r.Blocks[0].Key })
 	add("no parts", b.hnd, 3, 4, func(r *skep.PutRequest) { r.Blocks[0].Parts = nil })
 	add("too many parts", b.hnd, 3, 4, func(r *skep.PutRequest) {
 		for i := range skep.MaxParts {
@@ -200,6 +201,7 @@ func (b *bad) begins() (out []badCase) {
 	kv := int64(sizeOf(hnd, 0))
 	for name, spoil := range map[string]func(*skep.BeginRequest){
 		"a long salt":                        func(r *skep.BeginRequest) { r.Salt = longSalt },
+		"a block that replaces itself":       func(r *skep.BeginRequest) { r.Replaces = &r.Key },
 		"a negative timeout":                 func(r *skep.BeginRequest) { r.Timeout = -1 },
 		"too long a timeout":                 func(r *skep.BeginRequest) { r.Timeout = skep.MaxPutTimeout + 1 },
 		"a parent at depth 0":                func(r *skep.BeginRequest) { r.Depth = 0 },
