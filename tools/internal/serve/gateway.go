@@ -28,11 +28,13 @@ import (
 
 // gateway says whether RESP is served from the whole cluster.
 func (c *Config) gateway() bool {
-	if !c.Redis.Cluster || c.RESP == None && c.Redis.Lockstep == None {
-		return false
-	}
 	_, id, err := c.clusterMap()
-	return err == nil && id != nil
+	return err == nil && id != nil && c.answersForAll()
+}
+
+// answersForAll says the same of a server that is, or is to be, a node.
+func (c *Config) answersForAll() bool {
+	return c.Redis.Cluster && (c.RESP != None || c.Redis.Lockstep != None)
 }
 
 // gatewayConns is how many connections the gateway has to each other node at most.
@@ -65,7 +67,7 @@ func (c *Config) checkGateway() (wrong []error) {
 			wrong = append(wrong, err)
 		}
 	}
-	if len(c.Credentials) > 0 && p.TokenFile == "" && c.gateway() {
+	if len(c.Credentials) > 0 && p.TokenFile == "" && (c.gateway() || c.joins() && c.answersForAll()) {
 		wrong = append(wrong, problem("peers.token_file", "empty",
 			"a file with a token of tenant '*' with rights read and write at every node, while there are credentials and RESP "+
 				"answers for the cluster; or redis.cluster: false, and RESP answers for this node"))
