@@ -96,10 +96,13 @@ func tokenIn(field, path string) (string, error) {
 	return token, nil
 }
 
+// secured says whether this node's binary port speaks TLS.
+func (c *Config) secured() bool { return c.TLS.Cert != "" && !slices.Contains(c.TLS.Plain, "listen") }
+
 // peerTLS is how the node speaks to the ports of the binary protocol of others, which are as its own: nil where those
 // have no TLS.
 func (c *Config) peerTLS() (*tls.Config, error) {
-	if c.TLS.Cert == "" || slices.Contains(c.TLS.Plain, "listen") {
+	if !c.secured() {
 		return nil, nil
 	}
 	t := &tls.Config{MinVersion: tls.VersionTLS13}

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"slices"
 	"strings"
 	"time"
 
@@ -62,6 +63,8 @@ func (c *Config) checkJoin() (wrong []error) {
 	within("join.replicas", j.Replicas, clustermap.MaxReplicas)
 	bad(j.Wait < Duration(5*time.Second), "join.wait", j.Wait, "at least 5s")
 	if c.joins() {
+		bad(c.Peers.ServerCA != "" && !c.secured(), "peers.server_ca", c.Peers.ServerCA, "empty while this server's "+
+			"binary port has no TLS (tls.cert, tls.plain): the seeds' are taken to have none, either")
 		wrong = append(wrong, c.checkJoined()...)
 	}
 	if j.TokenFile != "" {
@@ -120,6 +123,10 @@ func (s *server) become(ctx context.Context) error {
 	}
 	j, log := &c.Join, s.log.With("part", "cluster")
 	n := clustermap.Node{Name: c.Node, Addr: j.Addr, Peer: j.Peer, RESP: j.RESP, Weight: j.Weight, Domain: j.Domain}
+	if token, err := c.joinToken(); err == nil && token != "" && !c.secured() && slices.ContainsFunc(j.Seeds, far) {
+		log.Warn("the token for the seeds goes to another machine unencrypted, and who reads it on the way may do what "+
+			"it allows: have the nodes' binary ports speak TLS (tls.cert and tls.key)", "seeds", j.Seeds)
+	}
 	began := time.Now()
 	for round := 0; ; round++ {
 		m, err := member.Join(ctx, c.Dir, n.Name, log, func(ctx context.Context) (member.Added, error) {

@@ -2,7 +2,9 @@ package serve
 
 import (
 	"bytes"
+	"context"
 	"log/slog"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -35,6 +37,7 @@ func TestAServerDoesNotJoinWithWhatItsNodeIsRefused(t *testing.T) {
 		"join.addr is \"/":                                 func(c *Config) { c.Unix, c.Join.Addr = "", "unix:/"+strings.Repeat("x", 200) },
 		"peers.listen is 0.0.0.0:7441, must be a loopback": func(c *Config) { c.Peers.Listen = "0.0.0.0:7441" },
 		"peers.listen is x, must be HOST:PORT":             func(c *Config) { c.Peers.Listen = "x" },
+		"peers.server_ca is ca.pem, must be empty while":   func(c *Config) { c.Peers.ServerCA = "ca.pem" },
 		"peers.token_file is empty":                        func(c *Config) { c.Credentials = []CredentialConfig{engine} },
 	} {
 		c := joining(t)
@@ -71,4 +74,27 @@ func TestAServerThatHasJoinedIsCheckedAsANode(t *testing.T) {
 	id, _, err := c.member()
 	require.NoError(t, err)
 	require.Equal(t, "b", id.Name, "it has joined")
+}
+
+// The token that the seeds are shown is not for the network to read.
+func TestATokenForTheSeedsIsNotForTheNetwork(t *testing.T) {
+	t.Parallel()
+	p := newPKI(t)
+	p.issue("node")
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	for want, set := range map[bool]func(*Config){
+		true: func(c *Config) {},
+		false: func(c *Config) {
+			c.TLS = TLSConfig{Cert: filepath.Join(p.dir, "node.pem"), Key: filepath.Join(p.dir, "node.key")}
+		},
+	} {
+		c := joining(t)
+		c.Join.Seeds, c.Join.TokenFile = []string{"127.0.0.1:1", "192.0.2.1:7420"}, write(t, "token", token)
+		set(c)
+		var log bytes.Buffer
+		s := &server{c: c, log: slog.New(slog.NewTextHandler(&log, nil))}
+		require.ErrorIs(t, s.become(ctx), skep.Deadline)
+		require.Equal(t, want, strings.Contains(log.String(), "unencrypted"))
+	}
 }
