@@ -2,6 +2,7 @@ package serve
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"os"
@@ -12,8 +13,12 @@ import (
 	"github.com/coreos/go-systemd/v22/daemon"
 )
 
-// reloadInterval is how often files are looked at.
-const reloadInterval = 2 * time.Second
+// reloadInterval is how often files are looked at, and reloadAgain how soon they are read once more when some could not
+// be: nothing may change of one that may be opened again.
+const (
+	reloadInterval = 2 * time.Second
+	reloadAgain    = time.Minute
+)
 
 // follow reads certificates, credentials, limits and the cluster's map again when their files change or
 // when asked to, until ctx ends. What cannot be read leaves in use what is.
@@ -21,8 +26,9 @@ func (s *server) follow(ctx context.Context) {
 	tick := time.NewTicker(reloadInterval)
 	defer tick.Stop()
 	c, seen := s.c, s.seen
+	var again <-chan time.Time // nil: all could be read
 	for {
-		asked := false
+		asked, due := false, false
 		select {
 		case <-ctx.Done():
 			return
@@ -30,19 +36,22 @@ func (s *server) follow(ctx context.Context) {
 			if s.others != nil {
 				s.others.part(at)
 			}
+		case <-again:
+			due = true
 		case <-s.o.Again:
 			asked = true
 		}
-		now := fingerprint(c)
-		if now == seen && !asked {
+		if !asked && !due && fingerprint(c) == seen {
 			continue
 		}
-		seen = now
 		if asked {
 			s.tell(daemon.SdNotifyReloading + "\n" + daemon.SdNotifyMonotonicUsec())
 		}
-		if next, before := s.reload(c, asked); next != nil {
-			c, seen = next, before
+		var all bool
+		if c, seen, all = s.reload(c, asked); all {
+			again = nil
+		} else {
+			again = time.After(reloadAgain)
 		}
 		if asked {
 			s.tell(daemon.SdNotifyReady)
@@ -51,12 +60,15 @@ func (s *server) follow(ctx context.Context) {
 }
 
 // reload gives the configuration that is in use now, with the fingerprint its files had before they
-// were read: what changes meanwhile is noticed. It gives nil when the configuration is the old one.
-func (s *server) reload(c *Config, asked bool) (_ *Config, before string) {
+// were read: what changes meanwhile is noticed. It says whether all files could be read.
+func (s *server) reload(c *Config, asked bool) (_ *Config, before string, all bool) {
 	next, read := c, true
 	if asked && s.o.Reload != nil {
 		var err error
-		if next, err = s.o.Reload(); err != nil {
+		if next, err = s.o.Reload(); err == nil && len(next.Credentials) == 0 && !s.dir.Open() {
+			err = errors.New("it has no credentials, and a server that has some does not go on without")
+		}
+		if err != nil {
 			s.log.Error("configuration not reloaded: the one in use stays, and the files that it names are read again",
 				"error", err)
 			next, read = c, false
@@ -64,18 +76,13 @@ func (s *server) reload(c *Config, asked bool) (_ *Config, before string) {
 	}
 	before = fingerprint(next)
 	creds, wrong := next.credentials(os.LookupEnv)
-	for _, err := range wrong {
-		s.log.Error("credentials not reloaded", "error", err)
-	}
-	if len(next.Credentials) == 0 && len(c.Credentials) > 0 {
-		s.log.Error("credentials not reloaded: a server that has them does not go on without")
-		return nil, ""
-	}
 	if len(wrong) == 0 {
 		if err := s.dir.Replace(creds, next.limits()); err != nil {
-			s.log.Error("credentials not reloaded", "error", err)
-			return nil, ""
+			wrong = append(wrong, err)
 		}
+	}
+	for _, err := range wrong {
+		s.log.Error("credentials not reloaded", "error", err)
 	}
 	certified := true
 	if next.TLS.Cert != "" && s.c.TLS.Cert != "" {
@@ -90,14 +97,16 @@ func (s *server) reload(c *Config, asked bool) (_ *Config, before string) {
 			certified = false
 		}
 	}
+	all = len(wrong) == 0 && certified
 	if s.whole != nil {
 		shows := *next
 		shows.TLS = s.c.TLS // as this node's own port speaks
 		if err := s.show(&shows); err != nil {
 			s.log.Error("what this node shows the others not reloaded: it goes on with what it has", "error", err)
+			all = false
 		}
 	}
-	s.replaceKeys(next)
+	all = s.replaceKeys(next) && all
 	s.tellOpenFiles(next)
 	s.setShares(next)
 	s.tellDoubts(next, s.capacity)
@@ -115,7 +124,7 @@ func (s *server) reload(c *Config, asked bool) (_ *Config, before string) {
 	default:
 		s.log.Info("reloaded", "credentials", len(creds), "tenants", len(next.Tenants))
 	}
-	return next, before
+	return next, before, all
 }
 
 // reloaded are the settings that a running server takes anew; credentials and tenants besides.
