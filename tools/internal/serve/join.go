@@ -123,6 +123,7 @@ func (s *server) become(ctx context.Context) error {
 	}
 	j, log := &c.Join, s.log.With("part", "cluster")
 	n := clustermap.Node{Name: c.Node, Addr: j.Addr, Peer: j.Peer, RESP: j.RESP, Weight: j.Weight, Domain: j.Domain}
+	defer s.tellLonger()()
 	if token, err := c.joinToken(); err == nil && token != "" && !c.secured() && slices.ContainsFunc(j.Seeds, far) {
 		log.Warn("the token for the seeds goes to another machine unencrypted, and who reads it on the way may do what "+
 			"it allows: have the nodes' binary ports speak TLS (tls.cert and tls.key)", "seeds", j.Seeds)

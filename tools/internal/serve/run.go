@@ -404,6 +404,7 @@ func (s *server) serve(ctx context.Context, listeners []listener) error {
 	}
 	<-run.Done()
 	s.tell(daemon.SdNotifyStopping)
+	defer s.tellLonger()() // calls under way may take as long as limits.drain says
 	<-watching
 	<-returned
 	<-dog
