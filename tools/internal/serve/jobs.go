@@ -129,7 +129,7 @@ func (js *jobs) apply(j *job, action string) {
 	case "start":
 		js.begin(j)
 	case "pause":
-		j.state, j.resume = "paused", make(chan struct{})
+		j.state, j.resume, j.again = "paused", make(chan struct{}), false // whatever was resumed before it
 		if j.restarts {
 			j.cancel()
 		}
