@@ -403,6 +403,7 @@ func (s *server) serve(ctx context.Context, listeners []listener) error {
 		s.o.Ready(s.info)
 	}
 	<-run.Done()
+	s.draining.Store(true) // first: balancers send no more while what runs beside ends
 	s.tell(daemon.SdNotifyStopping)
 	defer s.tellLonger()() // calls under way may take as long as limits.drain says
 	<-watching
@@ -568,7 +569,6 @@ func (s *server) say() {
 
 // drain ends service in order.
 func (s *server) drain(web *http.Server, stopWire func()) {
-	s.draining.Store(true)
 	s.log.Info("draining", "at_most", s.c.Limits.Drain)
 	ctx, cancel := context.WithTimeout(context.Background(), time.Duration(s.c.Limits.Drain))
 	defer cancel()

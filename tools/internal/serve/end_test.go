@@ -1,0 +1,38 @@
+package serve
+
+import (
+	"net/http"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+
+	"github.com/skepkv/skep/store/memstore"
+	"github.com/skepkv/skep/store/storetest"
+)
+
+// A server that is to end says at once that it is not ready, whatever it waits for before it drains.
+func TestAServerThatEndsIsNotReady(t *testing.T) {
+	t.Parallel()
+	c := local(t)
+	again, reading, hold := make(chan os.Signal), make(chan struct{}), make(chan struct{})
+	st := memstore.New(memstore.Options{})
+	defer st.Close()
+	r := start(t, c, Options{Store: st, Again: again, Reload: func() (*Config, error) {
+		close(reading)
+		<-hold
+		return c, nil
+	}})
+	again <- os.Interrupt
+	<-reading
+	crew := storetest.NewCrew(t)
+	crew.Go(func(t testing.TB) { assert.NoError(t, r.stop()) })
+	web := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	assert.Eventually(t, func() bool {
+		res, err := web.Get("http://" + r.at("http") + "/readyz")
+		return err == nil && res.Body.Close() == nil && res.StatusCode == http.StatusServiceUnavailable
+	}, time.Minute, 10*time.Millisecond)
+	close(hold)
+	crew.Wait()
+}
