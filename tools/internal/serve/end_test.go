@@ -1,13 +1,16 @@
 package serve
 
 import (
+	"io"
 	"net/http"
 	"os"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
+	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/store/memstore"
 	"github.com/skepkv/skep/store/storetest"
 )
@@ -35,4 +38,20 @@ func TestAServerThatEndsIsNotReady(t *testing.T) {
 	}, time.Minute, 10*time.Millisecond)
 	close(hold)
 	crew.Wait()
+}
+
+// A start that fails once the gateway is open leaves no connection to the other nodes.
+func TestAStartThatFailsClosesTheGateway(t *testing.T) {
+	t.Parallel()
+	c := local(t)
+	c.Cluster, c.Node, c.Listen, c.HTTP = write(t, "map.yaml", mapText), "a", None, None
+	c.Redis.ExistsLease = Duration(skep.MaxLease) + 1 // which RESP refuses
+	st := memstore.New(memstore.Options{})
+	defer st.Close()
+	s := newServer(c, Options{Store: st, Log: io.Discard})
+	require.ErrorIs(t, s.run(t.Context()), skep.Invalid)
+	require.NotNil(t, s.whole)
+	_, err := s.whole.Stats(t.Context())
+	require.ErrorIs(t, err, skep.Closed)
+	require.Empty(t, s.others.all)
 }

@@ -166,9 +166,8 @@ func (lent) Close() error         { return nil }
 func (l lent) Unwrap() skep.Store { return l.Store }
 
 // openGateway makes the Store that clients of RESP are served from, and by which copies are sent.
-func (s *server) openGateway(m *clustermap.Map, self uint64) error {
-	err := s.show(s.c)
-	if err != nil {
+func (s *server) openGateway(m *clustermap.Map, self uint64) (err error) {
+	if err = s.show(s.c); err != nil {
 		return err
 	}
 	log := s.log.With("part", "gateway")
@@ -189,6 +188,13 @@ func (s *server) openGateway(m *clustermap.Map, self uint64) error {
 		return s.others.met(n, c), nil
 	}
 	o := replication.Options{Map: m, Dial: dial, Memory: s.st, Log: log}
+	defer func() {
+		if err != nil {
+			for _, st := range o.Stores {
+				_ = st.Close()
+			}
+		}
+	}()
 	for _, n := range m.Nodes {
 		st, err := dial(n)
 		if err != nil {
@@ -250,8 +256,11 @@ func (s *server) followed(m *clustermap.Map) {
 	s.whole.Hear(m)
 }
 
-// closeGateway closes it, when nobody is served any more.
+// closeGateway closes it, when nobody is served any more, and what RESP does beside before.
 func (s *server) closeGateway() {
+	if s.resp != nil {
+		_ = s.resp.Shutdown(context.Background()) // it has no connection
+	}
 	if s.whole == nil {
 		return
 	}

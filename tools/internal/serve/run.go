@@ -102,8 +102,14 @@ type server struct {
 }
 
 // Run serves until ctx ends, then drains. What it opened is closed when it returns.
-func Run(ctx context.Context, c *Config, o Options) (err error) {
-	s := &server{c: c, o: o, reg: prometheus.NewRegistry(), log: c.logger(o.Log), seen: fingerprint(c)}
+func Run(ctx context.Context, c *Config, o Options) error { return newServer(c, o).run(ctx) }
+
+func newServer(c *Config, o Options) *server {
+	return &server{c: c, o: o, reg: prometheus.NewRegistry(), log: c.logger(o.Log), seen: fingerprint(c)}
+}
+
+func (s *server) run(ctx context.Context) (err error) {
+	c, o := s.c, s.o
 	creds, wrong := c.credentials(os.LookupEnv)
 	if len(wrong) > 0 {
 		return errors.Join(wrong...)
@@ -332,6 +338,7 @@ func (s *server) listenSocket(out []listener) ([]listener, error) {
 // serve runs the servers until ctx ends or one fails, then drains all.
 func (s *server) serve(ctx context.Context, listeners []listener) error {
 	s.info.Version, s.info.Started = s.o.Version, time.Now()
+	defer s.closeGateway() // of a start that fails, too
 	if err := s.make(ctx); err != nil {
 		return err
 	}
@@ -412,7 +419,6 @@ func (s *server) serve(ctx context.Context, listeners []listener) error {
 	<-repaired
 	s.drain(web, stopWire)
 	s.jobs.close()
-	s.closeGateway()
 	wg.Wait()
 	if err := context.Cause(run); err != nil && ctx.Err() == nil {
 		return err
