@@ -1,6 +1,8 @@
 package serve
 
 import (
+	"context"
+	"errors"
 	"io"
 	"net/http"
 	"os"
@@ -54,4 +56,20 @@ func TestAStartThatFailsClosesTheGateway(t *testing.T) {
 	_, err := s.whole.Stats(t.Context())
 	require.ErrorIs(t, err, skep.Closed)
 	require.Empty(t, s.others.all)
+}
+
+// A server that has failed says so where it is told to end before it has.
+func TestAServerThatFailedAndIsToldToEndHasFailed(t *testing.T) {
+	t.Parallel()
+	broken := errors.New("a listener failed")
+	for _, want := range []error{broken, nil} {
+		ctx, end := context.WithCancel(t.Context())
+		run, stop := context.WithCancelCause(ctx)
+		if want != nil {
+			stop(want)
+		}
+		end()
+		stop(errors.New("what fails because it ends"))
+		require.Equal(t, want, failed(run, ctx))
+	}
 }

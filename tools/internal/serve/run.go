@@ -420,7 +420,12 @@ func (s *server) serve(ctx context.Context, listeners []listener) error {
 	s.drain(web, stopWire)
 	s.jobs.close()
 	wg.Wait()
-	if err := context.Cause(run); err != nil && ctx.Err() == nil {
+	return failed(run, ctx)
+}
+
+// failed is why run ended by itself; nil: it was ended with ctx, of which it is. ctx may have ended since.
+func failed(run, ctx context.Context) error {
+	if err := context.Cause(run); err != context.Cause(ctx) {
 		return err
 	}
 	return nil
