@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/store/memstore"
 )
 
@@ -80,4 +81,17 @@ func TestAJobThatIsPausedTwiceStaysPaused(t *testing.T) {
 		synctest.Wait()
 		assert.Equal(t, 2, runs)
 	})
+}
+
+// When the jobs have ended, none begins.
+func TestNoJobBeginsWhenAllHaveEnded(t *testing.T) {
+	t.Parallel()
+	st := memstore.New(memstore.Options{})
+	defer func() { require.NoError(t, st.Close()) }()
+	js := newJobs(st, slog.New(slog.DiscardHandler))
+	js.close()
+	require.ErrorIs(t, js.Do(t.Context(), "flush", "start"), skep.Closed)
+	list, err := js.List(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, "idle", list[0].State)
 }
