@@ -74,6 +74,8 @@ func (s *server) reload(c *Config, asked bool) (_ *Config, before string, all bo
 			next, read = c, false
 		}
 	}
+	asks := next
+	next = next.keeping(c)
 	before = fingerprint(next)
 	creds, wrong := next.credentials(os.LookupEnv)
 	if len(wrong) == 0 {
@@ -85,17 +87,15 @@ func (s *server) reload(c *Config, asked bool) (_ *Config, before string, all bo
 		s.log.Error("credentials not reloaded", "error", err)
 	}
 	certified := true
-	if next.TLS.Cert != "" && s.c.TLS.Cert != "" {
+	if next.TLS.Cert != "" {
 		if err := s.cert.load(&next.TLS, s.log); err != nil {
 			s.log.Error("certificate not reloaded", "error", err)
 			certified = false
 		}
 	}
-	if s.c.Peers.Cert != "" {
-		if err := s.peers.load(&next.Peers); err != nil {
-			s.log.Error("certificate between nodes not reloaded", "error", err)
-			certified = false
-		}
+	if err := s.peers.load(&next.Peers); err != nil {
+		s.log.Error("certificate between nodes not reloaded", "error", err)
+		certified = false
 	}
 	all = len(wrong) == 0 && certified
 	if s.whole != nil {
@@ -111,7 +111,7 @@ func (s *server) reload(c *Config, asked bool) (_ *Config, before string, all bo
 	s.setShares(next)
 	s.tellDoubts(next, s.capacity)
 	s.replaceMap(next)
-	if fixed := s.c.fixed(next, s.whole != nil); len(fixed) > 0 {
+	if fixed := s.c.fixed(asks, s.whole != nil); len(fixed) > 0 {
 		s.log.Warn("not reloaded: these settings need a restart; what was set at the start stays in use", "settings", strings.Join(fixed, ", "))
 	}
 	switch {
@@ -132,6 +132,19 @@ var reloaded = []string{"tls.cert", "tls.key", "tls.client_ca", "store.encryptio
 
 // shown are those that it takes anew where it speaks to other nodes.
 var shown = []string{"peers.token_file", "peers.server_ca"}
+
+// keeping is c with the certificates of before where it takes TLS away or has it come: that needs a restart, and until
+// then it is the ones in use that are read again.
+func (c *Config) keeping(before *Config) *Config {
+	x := *c
+	if (c.TLS.Cert == "") != (before.TLS.Cert == "") {
+		x.TLS = before.TLS
+	}
+	if p := &before.Peers; (c.Peers.Cert == "") != (p.Cert == "") {
+		x.Peers.Cert, x.Peers.Key, x.Peers.CA = p.Cert, p.Key, p.CA
+	}
+	return &x
+}
 
 // fixed lists what differs in next and stays as it is in c, of a server that speaks to other nodes or to none.
 func (c *Config) fixed(next *Config, speaks bool) (out []string) {

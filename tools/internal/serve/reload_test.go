@@ -148,10 +148,33 @@ func TestSettingsWithoutCredentialsKeepNoFile(t *testing.T) {
 	before := s.cert.now.Load()
 	p.issue("server")
 	inUse, _, _ := s.reload(c, true)
-	require.Same(t, c, inUse)
+	require.Equal(t, c, inUse)
 	require.True(t, known(t, dir, token))
 	require.NotSame(t, before, s.cert.now.Load())
 	require.Contains(t, log.String(), "does not go on without")
+}
+
+// Settings that take TLS away need a restart: until then the certificate in use is read again when its file changes.
+func TestACertificateThatSettingsTakeAwayIsReadAgain(t *testing.T) {
+	t.Parallel()
+	p := newPKI(t)
+	p.issue("server")
+	c := Default()
+	c.TLS = TLSConfig{Cert: filepath.Join(p.dir, "server.pem"), Key: filepath.Join(p.dir, "server.key")}
+	dir, err := auth.New(nil, nil, nil)
+	require.NoError(t, err)
+	var log bytes.Buffer
+	s := &server{c: c, dir: dir, log: slog.New(slog.NewTextHandler(&log, nil))}
+	s.o.Reload = func() (*Config, error) { return Default(), nil }
+	require.NoError(t, s.cert.load(&c.TLS, s.log))
+	inUse, seen, _ := s.reload(c, true)
+	require.Contains(t, log.String(), "tls.cert, tls.key")
+	before := s.cert.now.Load()
+	p.issue("server")
+	require.NotEqual(t, seen, fingerprint(inUse), "it is looked at")
+	s.reload(inUse, false)
+	require.NotSame(t, before, s.cert.now.Load())
+	require.Equal(t, 1, strings.Count(log.String(), "need a restart"))
 }
 
 // lines has something done at each line of a log.
