@@ -8,8 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// narrow gives a socket that is not bound yet a mode, which the file has from its bind on, less the umask. Systems other
-// than Linux do not know that.
+// narrow gives a socket that is not bound yet a mode, which the file has from its bind on, less the umask. Only Linux
+// knows that.
 func narrow(fd uintptr, mode os.FileMode) { _ = unix.Fchmod(int(fd), uint32(mode)) }
 
 // raiseLimit has the process have as many descriptors as it may, and says how many that are. The runtime does

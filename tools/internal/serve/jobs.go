@@ -111,7 +111,7 @@ func (js *jobs) Do(_ context.Context, name, action string) error {
 	js.mu.Lock()
 	defer js.mu.Unlock()
 	if js.ctx.Err() != nil {
-		return &skep.Error{Op: "steer", Kind: skep.Closed, Field: "job", Value: name, Limit: "one of a server that does not end"}
+		return &skep.Error{Op: "steer", Kind: skep.Closed, Field: "job", Value: name}
 	}
 	for _, j := range js.list {
 		if j.name != name {

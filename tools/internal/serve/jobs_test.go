@@ -56,8 +56,8 @@ func TestAJobThatIsStoppedDoesNotBeginAgain(t *testing.T) {
 	})
 }
 
-// One that is paused, resumed and paused once more before the run that was paused first has ended stays paused, and goes
-// on when it is resumed.
+// One that is paused, resumed and paused once more before the run that was paused first has ended stays paused, and
+// goes on when it is resumed.
 func TestAJobThatIsPausedTwiceStaysPaused(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

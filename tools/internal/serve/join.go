@@ -125,8 +125,8 @@ func (s *server) become(ctx context.Context) error {
 	n := clustermap.Node{Name: c.Node, Addr: j.Addr, Peer: j.Peer, RESP: j.RESP, Weight: j.Weight, Domain: j.Domain}
 	defer s.tellLonger()()
 	if token, err := c.joinToken(); err == nil && token != "" && !c.secured() && slices.ContainsFunc(j.Seeds, far) {
-		log.Warn("the token for the seeds goes to another machine unencrypted, and who reads it on the way may do what "+
-			"it allows: have the nodes' binary ports speak TLS (tls.cert and tls.key)", "seeds", j.Seeds)
+		log.Warn("the token for the seeds goes to another machine unencrypted, and who reads it on the way may do "+
+			"what it allows: have the nodes' binary ports speak TLS (tls.cert and tls.key)", "seeds", j.Seeds)
 	}
 	began := time.Now()
 	for round := 0; ; round++ {

@@ -28,17 +28,17 @@ func joining(t *testing.T) *Config {
 // What a node is refused to be started with, a server does not join with: nothing of the cluster is changed.
 func TestAServerDoesNotJoinWithWhatItsNodeIsRefused(t *testing.T) {
 	t.Parallel()
-	secret := write(t, "token", token)
-	engine := CredentialConfig{Name: "engine", Tenant: "t", Rights: []string{"read"}, TokenFile: secret}
+	secret, long := write(t, "token", token), "unix:/"+strings.Repeat("x", 200)
+	list := []CredentialConfig{{Name: "engine", Tenant: "t", Rights: []string{"read"}, TokenFile: secret}}
 	for want, set := range map[string]func(*Config){
 		"join.addr is 10.0.0.9:7420, must be a loopback":   func(c *Config) { c.Join.Addr = "10.0.0.9:7420" },
 		"join.addr, port is":                               func(c *Config) { c.Join.Addr = "127.0.0.1:70000" },
 		"join.resp is 0.0.0.0:7421, must be a loopback":    func(c *Config) { c.Join.RESP = "0.0.0.0:7421" },
-		"join.addr is \"/":                                 func(c *Config) { c.Unix, c.Join.Addr = "", "unix:/"+strings.Repeat("x", 200) },
+		"join.addr is \"/":                                 func(c *Config) { c.Unix, c.Join.Addr = "", long },
 		"peers.listen is 0.0.0.0:7441, must be a loopback": func(c *Config) { c.Peers.Listen = "0.0.0.0:7441" },
 		"peers.listen is x, must be HOST:PORT":             func(c *Config) { c.Peers.Listen = "x" },
 		"peers.server_ca is ca.pem, must be empty while":   func(c *Config) { c.Peers.ServerCA = "ca.pem" },
-		"peers.token_file is empty":                        func(c *Config) { c.Credentials = []CredentialConfig{engine} },
+		"peers.token_file is empty":                        func(c *Config) { c.Credentials = list },
 	} {
 		c := joining(t)
 		set(c)
@@ -48,7 +48,7 @@ func TestAServerDoesNotJoinWithWhatItsNodeIsRefused(t *testing.T) {
 		func(c *Config) { c.Listen, c.Join.Addr = "127.0.0.1:7429", "10.0.0.9:7420" }, // it listens elsewhere
 		func(c *Config) { c.RESP, c.Join.RESP = None, "10.0.0.9:7421" },
 		func(c *Config) {
-			c.Credentials, c.Peers.TokenFile = []CredentialConfig{engine}, secret
+			c.Credentials, c.Peers.TokenFile = list, secret
 			c.Join.Addr, c.Join.RESP = "10.0.0.9:7420", "0.0.0.0:7421"
 		},
 	} {

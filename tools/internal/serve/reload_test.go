@@ -134,7 +134,8 @@ func TestSettingsWithoutCredentialsKeepNoFile(t *testing.T) {
 	p.issue("server")
 	c := Default()
 	c.TLS = TLSConfig{Cert: filepath.Join(p.dir, "server.pem"), Key: filepath.Join(p.dir, "server.key")}
-	c.Credentials = []CredentialConfig{{Name: "op", Tenant: "t", Rights: []string{"read"}, TokenFile: write(t, "op", token)}}
+	path := write(t, "token", token)
+	c.Credentials = []CredentialConfig{{Name: "op", Tenant: "t", Rights: []string{"read"}, TokenFile: path}}
 	creds, wrong := c.credentials(os.LookupEnv)
 	require.Empty(t, wrong)
 	dir, err := auth.New(creds, nil, nil)

@@ -131,7 +131,8 @@ func TestAClientIsVerifiedByTheAuthorityInUse(t *testing.T) {
 	p := newPKI(t)
 	p.issue("server")
 	engine := p.issue("engine")
-	files := TLSConfig{Cert: filepath.Join(p.dir, "server.pem"), Key: filepath.Join(p.dir, "server.key"), ClientCA: filepath.Join(p.dir, "ca.pem")}
+	at := func(file string) string { return filepath.Join(p.dir, file) }
+	files := TLSConfig{Cert: at("server.pem"), Key: at("server.key"), ClientCA: at("ca.pem")}
 	var certs certificates
 	log := slog.New(slog.DiscardHandler)
 	require.NoError(t, certs.load(&files, log))
@@ -140,7 +141,8 @@ func TestAClientIsVerifiedByTheAuthorityInUse(t *testing.T) {
 	defer l.Close()
 	pool := x509.NewCertPool()
 	pool.AddCert(p.ca)
-	client := &tls.Config{RootCAs: pool, Certificates: []tls.Certificate{engine}, ClientSessionCache: tls.NewLRUClientSessionCache(1)}
+	client := &tls.Config{RootCAs: pool, Certificates: []tls.Certificate{engine},
+		ClientSessionCache: tls.NewLRUClientSessionCache(1)}
 	verified := func() bool { // by the server, of one connection
 		crew := storetest.NewCrew(t)
 		var seen tls.ConnectionState
