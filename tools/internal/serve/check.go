@@ -39,9 +39,7 @@ func (c *Config) problems() []error {
 	bad(c.FileDevices > 0 && len(c.Devices) > 0, "file_devices and devices", "both", "one of them")
 	one := slices.Contains([]bool{c.Listen != None, c.Unix != None, c.RESP != None, c.HTTP != None}, true)
 	bad(!one, "listen, unix, resp and http", "all none", "at least one")
-	path := c.socket()
-	bad(len(path) > store.MaxSocketPath && (c.Unix != "" || len(c.ports()) == 0), "unix, path",
-		fmt.Sprintf("%q, %d bytes", path, len(path)), fmt.Sprintf("at most %d bytes, as the system has it, or none", store.MaxSocketPath))
+	wrong = append(wrong, c.checkSocket("unix, path")...)
 	for _, l := range c.ports() {
 		wrong = append(wrong, c.checkPort(l.name, l.addr)...)
 	}
@@ -90,6 +88,15 @@ type port struct{ name, addr string }
 func (c *Config) ports() []port {
 	all := []port{{"listen", c.Listen}, {"resp", c.RESP}, {"redis.lockstep", c.Redis.Lockstep}, {"http", c.HTTP}}
 	return slices.DeleteFunc(all, func(p port) bool { return p.addr == None })
+}
+
+func (c *Config) checkSocket(field string) []error {
+	path := c.socket()
+	if len(path) <= store.MaxSocketPath || c.Unix == "" && len(c.ports()) > 0 {
+		return nil
+	}
+	return []error{problem(field, fmt.Sprintf("%q, %d bytes", path, len(path)),
+		fmt.Sprintf("at most %d bytes, as the system has it, or none", store.MaxSocketPath))}
 }
 
 func (c *Config) checkPort(name, addr string) []error {

@@ -101,18 +101,25 @@ func (c *Config) listenAsNode() []error {
 	if err != nil {
 		return []error{err}
 	}
-	if n != nil && n.RESP != "" && c.RESP == Default().RESP {
-		c.RESP = n.RESP
+	if n != nil {
+		c.listenAt(n.Addr, n.RESP)
 	}
-	if n == nil || c.Listen != Default().Listen {
-		return nil
+	return nil
+}
+
+// listenAt has the server listen at a node's addresses, unless it was told otherwise.
+func (c *Config) listenAt(addr, resp string) {
+	if resp != "" && c.RESP == Default().RESP {
+		c.RESP = resp
 	}
-	c.Listen = n.Addr
-	if path, ok := strings.CutPrefix(n.Addr, "unix:"); ok {
+	if c.Listen != Default().Listen {
+		return
+	}
+	c.Listen = addr
+	if path, ok := strings.CutPrefix(addr, "unix:"); ok {
 		c.Listen = None
 		if c.Unix == "" {
 			c.Unix = path
 		}
 	}
-	return nil
 }

@@ -2,7 +2,15 @@
 
 package serve
 
-import "golang.org/x/sys/unix"
+import (
+	"os"
+
+	"golang.org/x/sys/unix"
+)
+
+// narrow gives a socket that is not bound yet a mode, which the file has from its bind on, less the umask. Only Linux
+// knows that.
+func narrow(fd uintptr, mode os.FileMode) { _ = unix.Fchmod(int(fd), uint32(mode)) }
 
 // raiseLimit has the process have as many descriptors as it may, and says how many that are. The runtime does
 // so by itself, but not where the soft limit was lowered on purpose.

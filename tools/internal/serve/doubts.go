@@ -3,6 +3,7 @@ package serve
 import (
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 	"time"
 
@@ -17,7 +18,7 @@ func (c *Config) Doubts(capacity int64, now time.Time) (out []string) {
 	}
 	sum := int64(0)
 	for _, n := range c.shares() {
-		sum += n
+		sum += min(n, math.MaxInt64-sum)
 	}
 	if capacity > 0 && sum > capacity {
 		out = append(out, fmt.Sprintf("the tenants' shares are %v together, and the store's capacity is %v: "+

@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"fmt"
 	"log/slog"
+	"math"
 	"os"
 	"testing"
 	"time"
@@ -60,6 +61,10 @@ func TestDoubtfulSettingsAreTold(t *testing.T) {
 	said := c.Doubts(11<<30, now)
 	require.Len(t, said, 1)
 	assert.Contains(t, said[0], "shares are 12GiB together, and the store's capacity is 11GiB")
+
+	much := *c
+	much.Tenants = map[string]TenantConfig{"a": {Share: math.MaxInt64}, "b": {Share: 1 << 30}}
+	require.Len(t, much.Doubts(11<<30, now), 1, "however much it is")
 
 	c.Credentials = []CredentialConfig{{Name: "x", Tenant: "a"},
 		{Name: "y", Tenant: "a", Expires: now.Add(13 * 24 * time.Hour)},

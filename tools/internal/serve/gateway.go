@@ -28,11 +28,13 @@ import (
 
 // gateway says whether RESP is served from the whole cluster.
 func (c *Config) gateway() bool {
-	if !c.Redis.Cluster || c.RESP == None && c.Redis.Lockstep == None {
-		return false
-	}
 	_, id, err := c.clusterMap()
-	return err == nil && id != nil
+	return err == nil && id != nil && c.answersForAll()
+}
+
+// answersForAll says the same of a server that is, or is to be, a node.
+func (c *Config) answersForAll() bool {
+	return c.Redis.Cluster && (c.RESP != None || c.Redis.Lockstep != None)
 }
 
 // gatewayConns is how many connections the gateway has to each other node at most.
@@ -65,7 +67,7 @@ func (c *Config) checkGateway() (wrong []error) {
 			wrong = append(wrong, err)
 		}
 	}
-	if len(c.Credentials) > 0 && p.TokenFile == "" && c.gateway() {
+	if len(c.Credentials) > 0 && p.TokenFile == "" && (c.gateway() || c.joins() && c.answersForAll()) {
 		wrong = append(wrong, problem("peers.token_file", "empty",
 			"a file with a token of tenant '*' with rights read and write at every node, while there are credentials and RESP "+
 				"answers for the cluster; or redis.cluster: false, and RESP answers for this node"))
@@ -94,10 +96,13 @@ func tokenIn(field, path string) (string, error) {
 	return token, nil
 }
 
+// secured says whether this node's binary port speaks TLS.
+func (c *Config) secured() bool { return c.TLS.Cert != "" && !slices.Contains(c.TLS.Plain, "listen") }
+
 // peerTLS is how the node speaks to the ports of the binary protocol of others, which are as its own: nil where those
 // have no TLS.
 func (c *Config) peerTLS() (*tls.Config, error) {
-	if c.TLS.Cert == "" || slices.Contains(c.TLS.Plain, "listen") {
+	if !c.secured() {
 		return nil, nil
 	}
 	t := &tls.Config{MinVersion: tls.VersionTLS13}
@@ -161,9 +166,8 @@ func (lent) Close() error         { return nil }
 func (l lent) Unwrap() skep.Store { return l.Store }
 
 // openGateway makes the Store that clients of RESP are served from, and by which copies are sent.
-func (s *server) openGateway(m *clustermap.Map, self uint64) error {
-	err := s.show(s.c)
-	if err != nil {
+func (s *server) openGateway(m *clustermap.Map, self uint64) (err error) {
+	if err = s.show(s.c); err != nil {
 		return err
 	}
 	log := s.log.With("part", "gateway")
@@ -184,6 +188,13 @@ func (s *server) openGateway(m *clustermap.Map, self uint64) error {
 		return s.others.met(n, c), nil
 	}
 	o := replication.Options{Map: m, Dial: dial, Memory: s.st, Log: log}
+	defer func() {
+		if err != nil {
+			for _, st := range o.Stores {
+				_ = st.Close()
+			}
+		}
+	}()
 	for _, n := range m.Nodes {
 		st, err := dial(n)
 		if err != nil {
@@ -245,8 +256,11 @@ func (s *server) followed(m *clustermap.Map) {
 	s.whole.Hear(m)
 }
 
-// closeGateway closes it, when nobody is served any more.
+// closeGateway closes it, when nobody is served any more, and what RESP does beside before.
 func (s *server) closeGateway() {
+	if s.resp != nil {
+		_ = s.resp.Shutdown(context.Background()) // it has no connection
+	}
 	if s.whole == nil {
 		return
 	}

@@ -60,7 +60,9 @@ func (js *jobs) offer(j *job) {
 
 // close stops what runs and waits for it.
 func (js *jobs) close() {
-	js.stop()
+	js.mu.Lock()
+	js.stop() // nothing begins from here on
+	js.mu.Unlock()
 	js.wg.Wait()
 }
 
@@ -108,6 +110,9 @@ func (j *job) actions() []string {
 func (js *jobs) Do(_ context.Context, name, action string) error {
 	js.mu.Lock()
 	defer js.mu.Unlock()
+	if js.ctx.Err() != nil {
+		return &skep.Error{Op: "steer", Kind: skep.Closed, Field: "job", Value: name}
+	}
 	for _, j := range js.list {
 		if j.name != name {
 			continue
@@ -129,7 +134,7 @@ func (js *jobs) apply(j *job, action string) {
 	case "start":
 		js.begin(j)
 	case "pause":
-		j.state, j.resume = "paused", make(chan struct{})
+		j.state, j.resume, j.again = "paused", make(chan struct{}), false // whatever was resumed before it
 		if j.restarts {
 			j.cancel()
 		}

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"slices"
 	"strings"
 	"time"
 
@@ -61,12 +62,48 @@ func (c *Config) checkJoin() (wrong []error) {
 	within("join.weight", j.Weight, clustermap.MaxWeight)
 	within("join.replicas", j.Replicas, clustermap.MaxReplicas)
 	bad(j.Wait < Duration(5*time.Second), "join.wait", j.Wait, "at least 5s")
+	if c.joins() {
+		bad(c.Peers.ServerCA != "" && !c.secured(), "peers.server_ca", c.Peers.ServerCA, "empty while this server's "+
+			"binary port has no TLS (tls.cert, tls.plain): the seeds' are taken to have none, either")
+		wrong = append(wrong, c.checkJoined()...)
+	}
 	if j.TokenFile != "" {
 		if _, err := c.joinToken(); err != nil {
 			wrong = append(wrong, err)
 		}
 	}
 	return wrong
+}
+
+// joins says whether the server is to become a node: dir is none's yet.
+func (c *Config) joins() bool {
+	id, _, err := c.member()
+	return err == nil && id == nil && len(c.Join.Seeds) > 0
+}
+
+// checkJoined checks where the server is to listen once it is a node: it would refuse to be started there, and is then
+// not to join at all.
+func (c *Config) checkJoined() (wrong []error) {
+	x := *c
+	x.listenAt(c.Join.Addr, c.Join.RESP)
+	if _, _, err := net.SplitHostPort(x.Listen); err == nil && x.Listen != c.Listen {
+		wrong = append(wrong, c.checkPort("join.addr", x.Listen)...)
+	}
+	if x.RESP != c.RESP {
+		wrong = append(wrong, c.checkPort("join.resp", x.RESP)...)
+	}
+	if x.Unix != c.Unix {
+		wrong = append(wrong, x.checkSocket("join.addr")...)
+	}
+	return wrong
+}
+
+// joined has the server listen as the node that it has become, and refuses what a start of that node would.
+func (c *Config) joined() error {
+	if wrong := c.listenAsNode(); len(wrong) > 0 {
+		return errors.Join(wrong...)
+	}
+	return errors.Join(c.problems()...)
 }
 
 func (c *Config) joinToken() (string, error) {
@@ -86,6 +123,11 @@ func (s *server) become(ctx context.Context) error {
 	}
 	j, log := &c.Join, s.log.With("part", "cluster")
 	n := clustermap.Node{Name: c.Node, Addr: j.Addr, Peer: j.Peer, RESP: j.RESP, Weight: j.Weight, Domain: j.Domain}
+	defer s.tellLonger()()
+	if token, err := c.joinToken(); err == nil && token != "" && !c.secured() && slices.ContainsFunc(j.Seeds, far) {
+		log.Warn("the token for the seeds goes to another machine unencrypted, and who reads it on the way may do "+
+			"what it allows: have the nodes' binary ports speak TLS (tls.cert and tls.key)", "seeds", j.Seeds)
+	}
 	began := time.Now()
 	for round := 0; ; round++ {
 		m, err := member.Join(ctx, c.Dir, n.Name, log, func(ctx context.Context) (member.Added, error) {
@@ -94,7 +136,7 @@ func (s *server) become(ctx context.Context) error {
 		switch {
 		case err == nil:
 			log.Info("the cluster has taken this node in", "node", n.Name, "nodes", len(m.Nodes), "epoch", m.Epoch)
-			return errors.Join(c.listenAsNode()...)
+			return c.joined()
 		case ctx.Err() != nil:
 			return &skep.Error{Op: "join", Kind: skep.Deadline, Err: ctx.Err()}
 		case !errors.Is(err, errNoSeed):
@@ -179,5 +221,5 @@ func (s *server) found(ctx context.Context, n clustermap.Node) error {
 		return err
 	}
 	log.Info("nobody has answered: this node makes the cluster", "node", n.Name, "replicas", m.Replicas)
-	return errors.Join(s.c.listenAsNode()...)
+	return s.c.joined()
 }

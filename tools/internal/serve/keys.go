@@ -67,11 +67,11 @@ func (s *server) tellEncrypted(keys map[string][]store.EncryptionKey) {
 	}
 }
 
-// replaceKeys gives the store the keys as they are now, where it takes some.
-func (s *server) replaceKeys(next *Config) {
+// replaceKeys gives the store the keys as they are now, where it takes some. It says whether they could be read.
+func (s *server) replaceKeys(next *Config) bool {
 	st, ok := skep.As[*store.Store](s.st)
 	if !ok {
-		return
+		return true
 	}
 	keys, wrong := next.encryptionKeys(os.LookupEnv)
 	if len(wrong) == 0 {
@@ -92,4 +92,5 @@ func (s *server) replaceKeys(next *Config) {
 	if len(wrong) == 0 {
 		s.tellEncrypted(keys)
 	}
+	return len(wrong) == 0
 }

@@ -1,6 +1,7 @@
 package serve
 
 import (
+	"context"
 	"errors"
 	"net"
 	"os"
@@ -31,7 +32,7 @@ func listenUnix(path string, mode os.FileMode) (net.Listener, error) {
 			return fail(err)
 		}
 	}
-	l, err := net.Listen("unix", path)
+	l, err := bindUnix(path, mode)
 	if err != nil {
 		return fail(err)
 	}
@@ -40,4 +41,13 @@ func listenUnix(path string, mode os.FileMode) (net.Listener, error) {
 		return fail(err)
 	}
 	return l, nil
+}
+
+// bindUnix listens on a socket that has at most this mode from the moment it is there: between a bind and a chmod the
+// umask alone would say who may connect.
+func bindUnix(path string, mode os.FileMode) (net.Listener, error) {
+	c := net.ListenConfig{Control: func(_, _ string, raw syscall.RawConn) error {
+		return raw.Control(func(fd uintptr) { narrow(fd, mode) })
+	}}
+	return c.Listen(context.Background(), "unix", path)
 }

@@ -49,14 +49,16 @@ func (c *Config) checkPeers() (wrong []error) {
 		wrong = append(wrong, problem("peers.repair_every", p.RepairEvery, "at least 1s"))
 	}
 	id, _, err := c.member()
+	at := p.Listen // of a server that is to be a node; checkJoin looks at join.peer
+	if id != nil {
+		at = c.peerListen(id)
+	}
 	switch {
 	case err != nil: // listenAsNode has said so
-	case id == nil && len(c.Join.Seeds) > 0: // checkJoin looks at what it is to be
-	case id == nil && p.Listen != "":
-		wrong = append(wrong, problem("peers.listen", p.Listen,
+	case id == nil && at != "" && len(c.Join.Seeds) == 0:
+		wrong = append(wrong, problem("peers.listen", at,
 			"empty, while dir is no node's (skep cluster init and add make it one)"))
-	case id != nil:
-		at := c.peerListen(id)
+	case at != "":
 		host, _, err := net.SplitHostPort(at)
 		if err != nil {
 			wrong = append(wrong, problem("peers.listen", at, "HOST:PORT"))

@@ -11,8 +11,8 @@ import (
 // What the service manager is told, where there is one that asks for it (sd_notify(3)): that the server serves, that
 // it reads its settings again, that it stops, and, where WatchdogSec= is set, that its store still answers.
 
-// longer is how much more time is asked for while the store is being opened or closed, again and again: a rebuild
-// takes as long as it takes.
+// longer is how much more time is asked for while a cluster is being joined, the store opened or closed and calls under
+// way are waited for, again and again: a rebuild takes as long as it takes.
 const (
 	longer      = time.Minute
 	longerEvery = 20 * time.Second

@@ -4,6 +4,7 @@ package serve
 
 import (
 	"context"
+	"log/slog"
 	"net"
 	"net/http"
 	"os"
@@ -78,7 +79,22 @@ func TestServiceManagerIsTold(t *testing.T) {
 	require.Equal(t, "READY=1", m.next(longer))
 	require.NoError(t, r.stop())
 	require.Equal(t, "STOPPING=1", m.next(longer))
+	require.Contains(t, m.next(""), longer, "calls under way are waited for")
+	require.Contains(t, m.next(""), longer, "the store is being closed")
 	http.DefaultClient.CloseIdleConnections()
+}
+
+// A server that waits for a cluster to take it in asks for more time.
+//
+// Alone: the environment is the process's.
+func TestServiceManagerIsToldOfAJoin(t *testing.T) {
+	m := newManager(t)
+	c := joining(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	s := &server{c: c, log: slog.New(slog.DiscardHandler)}
+	require.ErrorIs(t, s.become(ctx), skep.Deadline)
+	require.Contains(t, m.next(""), "EXTEND_TIMEOUT_USEC=")
 }
 
 // stuckStore is one whose Stats may hang.

@@ -59,6 +59,8 @@ type others struct {
 	mu    sync.Mutex
 	whole *replication.Store // nil: not yet
 	all   []*peer            // that are open, in the order in which they were made
+
+	asks  sync.Mutex // held while the others are asked; comes before mu
 	away  map[uint64]bool
 	asked time.Time // when away was found out
 }
@@ -139,8 +141,8 @@ const (
 // gone is which of the other nodes do not answer. What one caller finds out is told to others for a while: so it does
 // not depend on how long that one waits.
 func (o *others) gone(ctx context.Context) map[uint64]bool {
-	o.mu.Lock()
-	defer o.mu.Unlock()
+	o.asks.Lock()
+	defer o.asks.Unlock()
 	if time.Since(o.asked) < knownFor {
 		return o.away
 	}
@@ -149,7 +151,7 @@ func (o *others) gone(ctx context.Context) map[uint64]bool {
 	away := map[uint64]bool{}
 	var mu sync.Mutex
 	var wait sync.WaitGroup
-	for id, p := range o.peersLocked() {
+	for id, p := range o.peers() {
 		wait.Go(func() {
 			if _, err := p.Node(ctx); err != nil {
 				mu.Lock()

@@ -2,6 +2,7 @@ package serve
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"os"
@@ -12,8 +13,12 @@ import (
 	"github.com/coreos/go-systemd/v22/daemon"
 )
 
-// reloadInterval is how often files are looked at.
-const reloadInterval = 2 * time.Second
+// reloadInterval is how often files are looked at, and reloadAgain how soon they are read once more when some could not
+// be: nothing may change of one that may be opened again.
+const (
+	reloadInterval = 2 * time.Second
+	reloadAgain    = time.Minute
+)
 
 // follow reads certificates, credentials, limits and the cluster's map again when their files change or
 // when asked to, until ctx ends. What cannot be read leaves in use what is.
@@ -21,8 +26,9 @@ func (s *server) follow(ctx context.Context) {
 	tick := time.NewTicker(reloadInterval)
 	defer tick.Stop()
 	c, seen := s.c, s.seen
+	var again <-chan time.Time // nil: all could be read
 	for {
-		asked := false
+		asked, due := false, false
 		select {
 		case <-ctx.Done():
 			return
@@ -30,19 +36,22 @@ func (s *server) follow(ctx context.Context) {
 			if s.others != nil {
 				s.others.part(at)
 			}
+		case <-again:
+			due = true
 		case <-s.o.Again:
 			asked = true
 		}
-		now := fingerprint(c)
-		if now == seen && !asked {
+		if !asked && !due && fingerprint(c) == seen {
 			continue
 		}
-		seen = now
 		if asked {
 			s.tell(daemon.SdNotifyReloading + "\n" + daemon.SdNotifyMonotonicUsec())
 		}
-		if next, before := s.reload(c, asked); next != nil {
-			c, seen = next, before
+		var all bool
+		if c, seen, all = s.reload(c, asked); all {
+			again = nil
+		} else {
+			again = time.After(reloadAgain)
 		}
 		if asked {
 			s.tell(daemon.SdNotifyReady)
@@ -51,58 +60,58 @@ func (s *server) follow(ctx context.Context) {
 }
 
 // reload gives the configuration that is in use now, with the fingerprint its files had before they
-// were read: what changes meanwhile is noticed. It gives nil when the configuration is the old one.
-func (s *server) reload(c *Config, asked bool) (_ *Config, before string) {
+// were read: what changes meanwhile is noticed. It says whether all files could be read.
+func (s *server) reload(c *Config, asked bool) (_ *Config, before string, all bool) {
 	next, read := c, true
 	if asked && s.o.Reload != nil {
 		var err error
-		if next, err = s.o.Reload(); err != nil {
+		if next, err = s.o.Reload(); err == nil && len(next.Credentials) == 0 && !s.dir.Open() {
+			err = errors.New("it has no credentials, and a server that has some does not go on without")
+		}
+		if err != nil {
 			s.log.Error("configuration not reloaded: the one in use stays, and the files that it names are read again",
 				"error", err)
 			next, read = c, false
 		}
 	}
+	asks := next
+	next = next.keeping(c)
 	before = fingerprint(next)
 	creds, wrong := next.credentials(os.LookupEnv)
+	if len(wrong) == 0 {
+		if err := s.dir.Replace(creds, next.limits()); err != nil {
+			wrong = append(wrong, err)
+		}
+	}
 	for _, err := range wrong {
 		s.log.Error("credentials not reloaded", "error", err)
 	}
-	if len(next.Credentials) == 0 && len(c.Credentials) > 0 {
-		s.log.Error("credentials not reloaded: a server that has them does not go on without")
-		return nil, ""
-	}
-	if len(wrong) == 0 {
-		if err := s.dir.Replace(creds, next.limits()); err != nil {
-			s.log.Error("credentials not reloaded", "error", err)
-			return nil, ""
-		}
-	}
 	certified := true
-	if next.TLS.Cert != "" && s.c.TLS.Cert != "" {
+	if next.TLS.Cert != "" {
 		if err := s.cert.load(&next.TLS, s.log); err != nil {
 			s.log.Error("certificate not reloaded", "error", err)
 			certified = false
 		}
 	}
-	if s.c.Peers.Cert != "" {
-		if err := s.peers.load(&next.Peers); err != nil {
-			s.log.Error("certificate between nodes not reloaded", "error", err)
-			certified = false
-		}
+	if err := s.peers.load(&next.Peers); err != nil {
+		s.log.Error("certificate between nodes not reloaded", "error", err)
+		certified = false
 	}
+	all = len(wrong) == 0 && certified
 	if s.whole != nil {
 		shows := *next
 		shows.TLS = s.c.TLS // as this node's own port speaks
 		if err := s.show(&shows); err != nil {
 			s.log.Error("what this node shows the others not reloaded: it goes on with what it has", "error", err)
+			all = false
 		}
 	}
-	s.replaceKeys(next)
+	all = s.replaceKeys(next) && all
 	s.tellOpenFiles(next)
 	s.setShares(next)
 	s.tellDoubts(next, s.capacity)
 	s.replaceMap(next)
-	if fixed := s.c.fixed(next, s.whole != nil); len(fixed) > 0 {
+	if fixed := s.c.fixed(asks, s.whole != nil); len(fixed) > 0 {
 		s.log.Warn("not reloaded: these settings need a restart; what was set at the start stays in use", "settings", strings.Join(fixed, ", "))
 	}
 	switch {
@@ -115,7 +124,7 @@ func (s *server) reload(c *Config, asked bool) (_ *Config, before string) {
 	default:
 		s.log.Info("reloaded", "credentials", len(creds), "tenants", len(next.Tenants))
 	}
-	return next, before
+	return next, before, all
 }
 
 // reloaded are the settings that a running server takes anew; credentials and tenants besides.
@@ -123,6 +132,19 @@ var reloaded = []string{"tls.cert", "tls.key", "tls.client_ca", "store.encryptio
 
 // shown are those that it takes anew where it speaks to other nodes.
 var shown = []string{"peers.token_file", "peers.server_ca"}
+
+// keeping is c with the certificates of before where it takes TLS away or has it come: that needs a restart, and until
+// then it is the ones in use that are read again.
+func (c *Config) keeping(before *Config) *Config {
+	x := *c
+	if (c.TLS.Cert == "") != (before.TLS.Cert == "") {
+		x.TLS = before.TLS
+	}
+	if p := &before.Peers; (c.Peers.Cert == "") != (p.Cert == "") {
+		x.Peers.Cert, x.Peers.Key, x.Peers.CA = p.Cert, p.Key, p.CA
+	}
+	return &x
+}
 
 // fixed lists what differs in next and stays as it is in c, of a server that speaks to other nodes or to none.
 func (c *Config) fixed(next *Config, speaks bool) (out []string) {

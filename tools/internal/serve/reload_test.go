@@ -14,6 +14,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
@@ -96,6 +97,87 @@ func TestATokenRotatedWhileTheStoreOpens(t *testing.T) {
 	require.NoError(t, r.stop())
 }
 
+// A file that could not be read, and that looks afterwards as it did before, is read again after a while.
+func TestAFileThatCouldNotBeReadIsTriedAgain(t *testing.T) {
+	t.Parallel()
+	path := write(t, "token", token)
+	c := Default()
+	c.Credentials = []CredentialConfig{{Name: "op", Tenant: "ops", Rights: []string{"read"}, TokenFile: path}}
+	creds, wrong := c.credentials(os.LookupEnv)
+	require.Empty(t, wrong)
+	synctest.Test(t, func(t *testing.T) {
+		dir, err := auth.New(creds, nil, nil)
+		require.NoError(t, err)
+		s := &server{c: c, dir: dir, log: slog.New(slog.DiscardHandler), seen: fingerprint(c)}
+		ctx, stop := context.WithCancel(t.Context())
+		defer stop()
+		go s.follow(ctx)
+		at := time.Unix(1, 0)
+		put := func(text string) {
+			rotate(t, path, text)
+			require.NoError(t, os.Chtimes(path, at, at))
+		}
+		put(strings.Repeat(" ", len(rotated)))
+		time.Sleep(2 * reloadInterval)
+		require.True(t, known(t, dir, token), "what could not be read changes nothing")
+		put(rotated)
+		time.Sleep(2 * reloadAgain)
+		require.True(t, known(t, dir, rotated))
+		require.False(t, known(t, dir, token))
+	})
+}
+
+// Settings without credentials are not taken; what the ones in use name is read again all the same.
+func TestSettingsWithoutCredentialsKeepNoFile(t *testing.T) {
+	t.Parallel()
+	p := newPKI(t)
+	p.issue("server")
+	c := Default()
+	c.TLS = TLSConfig{Cert: filepath.Join(p.dir, "server.pem"), Key: filepath.Join(p.dir, "server.key")}
+	path := write(t, "token", token)
+	c.Credentials = []CredentialConfig{{Name: "op", Tenant: "t", Rights: []string{"read"}, TokenFile: path}}
+	creds, wrong := c.credentials(os.LookupEnv)
+	require.Empty(t, wrong)
+	dir, err := auth.New(creds, nil, nil)
+	require.NoError(t, err)
+	next := *c
+	next.Credentials = nil
+	var log bytes.Buffer
+	s := &server{c: c, dir: dir, log: slog.New(slog.NewTextHandler(&log, nil))}
+	s.o.Reload = func() (*Config, error) { return &next, nil }
+	require.NoError(t, s.cert.load(&c.TLS, s.log))
+	before := s.cert.now.Load()
+	p.issue("server")
+	inUse, _, _ := s.reload(c, true)
+	require.Equal(t, c, inUse)
+	require.True(t, known(t, dir, token))
+	require.NotSame(t, before, s.cert.now.Load())
+	require.Contains(t, log.String(), "does not go on without")
+}
+
+// Settings that take TLS away need a restart: until then the certificate in use is read again when its file changes.
+func TestACertificateThatSettingsTakeAwayIsReadAgain(t *testing.T) {
+	t.Parallel()
+	p := newPKI(t)
+	p.issue("server")
+	c := Default()
+	c.TLS = TLSConfig{Cert: filepath.Join(p.dir, "server.pem"), Key: filepath.Join(p.dir, "server.key")}
+	dir, err := auth.New(nil, nil, nil)
+	require.NoError(t, err)
+	var log bytes.Buffer
+	s := &server{c: c, dir: dir, log: slog.New(slog.NewTextHandler(&log, nil))}
+	s.o.Reload = func() (*Config, error) { return Default(), nil }
+	require.NoError(t, s.cert.load(&c.TLS, s.log))
+	inUse, seen, _ := s.reload(c, true)
+	require.Contains(t, log.String(), "tls.cert, tls.key")
+	before := s.cert.now.Load()
+	p.issue("server")
+	require.NotEqual(t, seen, fingerprint(inUse), "it is looked at")
+	s.reload(inUse, false)
+	require.NotSame(t, before, s.cert.now.Load())
+	require.Equal(t, 1, strings.Count(log.String(), "need a restart"))
+}
+
 // lines has something done at each line of a log.
 type lines func(line string)
 
@@ -157,10 +239,8 @@ func TestACertificateThatCannotBeReadBringsNoCredentialBack(t *testing.T) {
 	require.NoError(t, s.cert.load(&c.TLS, s.log))
 	before := s.cert.now.Load()
 	reload := func(c *Config, asked bool) *Config {
-		if next, _ := s.reload(c, asked); next != nil {
-			return next
-		}
-		return c
+		next, _, _ := s.reload(c, asked)
+		return next
 	}
 
 	rotate(t, c.TLS.Cert, "half of it")

@@ -102,8 +102,14 @@ type server struct {
 }
 
 // Run serves until ctx ends, then drains. What it opened is closed when it returns.
-func Run(ctx context.Context, c *Config, o Options) (err error) {
-	s := &server{c: c, o: o, reg: prometheus.NewRegistry(), log: c.logger(o.Log), seen: fingerprint(c)}
+func Run(ctx context.Context, c *Config, o Options) error { return newServer(c, o).run(ctx) }
+
+func newServer(c *Config, o Options) *server {
+	return &server{c: c, o: o, reg: prometheus.NewRegistry(), log: c.logger(o.Log), seen: fingerprint(c)}
+}
+
+func (s *server) run(ctx context.Context) (err error) {
+	c, o := s.c, s.o
 	creds, wrong := c.credentials(os.LookupEnv)
 	if len(wrong) > 0 {
 		return errors.Join(wrong...)
@@ -332,6 +338,7 @@ func (s *server) listenSocket(out []listener) ([]listener, error) {
 // serve runs the servers until ctx ends or one fails, then drains all.
 func (s *server) serve(ctx context.Context, listeners []listener) error {
 	s.info.Version, s.info.Started = s.o.Version, time.Now()
+	defer s.closeGateway() // of a start that fails, too
 	if err := s.make(ctx); err != nil {
 		return err
 	}
@@ -403,16 +410,22 @@ func (s *server) serve(ctx context.Context, listeners []listener) error {
 		s.o.Ready(s.info)
 	}
 	<-run.Done()
+	s.draining.Store(true) // first: balancers send no more while what runs beside ends
 	s.tell(daemon.SdNotifyStopping)
+	defer s.tellLonger()() // calls under way may take as long as limits.drain says
 	<-watching
 	<-returned
 	<-dog
 	<-repaired
 	s.drain(web, stopWire)
 	s.jobs.close()
-	s.closeGateway()
 	wg.Wait()
-	if err := context.Cause(run); err != nil && ctx.Err() == nil {
+	return failed(run, ctx)
+}
+
+// failed is why run ended by itself; nil: it was ended with ctx, of which it is. ctx may have ended since.
+func failed(run, ctx context.Context) error {
+	if err := context.Cause(run); err != context.Cause(ctx) {
 		return err
 	}
 	return nil
@@ -567,7 +580,6 @@ func (s *server) say() {
 
 // drain ends service in order.
 func (s *server) drain(web *http.Server, stopWire func()) {
-	s.draining.Store(true)
 	s.log.Info("draining", "at_most", s.c.Limits.Drain)
 	ctx, cancel := context.WithTimeout(context.Background(), time.Duration(s.c.Limits.Drain))
 	defer cancel()

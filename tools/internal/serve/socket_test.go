@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	"fmt"
 	"os"
+	"runtime"
 	"testing"
 	"time"
 
@@ -35,4 +36,19 @@ func TestASocketWithCredentialsIsForEverybodyWhoHasOne(t *testing.T) {
 		require.NoError(t, client.Close())
 	}
 	require.NoError(t, r.stop())
+}
+
+// A socket for one user is nobody else's from the moment it is there.
+func TestASocketIsBoundWithItsMode(t *testing.T) {
+	t.Parallel()
+	if runtime.GOOS != "linux" {
+		t.Skip("only Linux knows the mode of a socket before it is bound")
+	}
+	path := local(t).Unix
+	l, err := bindUnix(path, 0o600)
+	require.NoError(t, err)
+	defer l.Close()
+	fi, err := os.Stat(path)
+	require.NoError(t, err)
+	require.Zero(t, fi.Mode().Perm()&^0o600, "%v", fi.Mode())
 }

@@ -43,6 +43,9 @@ func loadCertificate(t *TLSConfig) (*loaded, error) {
 		// enough is the directory's to say, since some are pinned and not signed.
 		ClientAuth: tls.RequestClientCert,
 		NextProtos: []string{"h2", "http/1.1"},
+		// A session that is resumed has what was found out about the client's certificate when it began, by another
+		// client_ca, it may be.
+		SessionTicketsDisabled: true,
 	}
 	if t.ClientCA != "" {
 		text, err := readFile(t.ClientCA, MaxFileBytes)

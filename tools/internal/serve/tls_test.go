@@ -125,6 +125,52 @@ func TestTheFirstOfAChainThatRunsOutCounts(t *testing.T) {
 	}
 }
 
+// A certificate of a client counts by the client_ca that is in use: a session that began by an older one is none.
+func TestAClientIsVerifiedByTheAuthorityInUse(t *testing.T) {
+	t.Parallel()
+	p := newPKI(t)
+	p.issue("server")
+	engine := p.issue("engine")
+	at := func(file string) string { return filepath.Join(p.dir, file) }
+	files := TLSConfig{Cert: at("server.pem"), Key: at("server.key"), ClientCA: at("ca.pem")}
+	var certs certificates
+	log := slog.New(slog.DiscardHandler)
+	require.NoError(t, certs.load(&files, log))
+	l, err := tls.Listen("tcp", "127.0.0.1:0", certs.config(false))
+	require.NoError(t, err)
+	defer l.Close()
+	pool := x509.NewCertPool()
+	pool.AddCert(p.ca)
+	client := &tls.Config{RootCAs: pool, Certificates: []tls.Certificate{engine},
+		ClientSessionCache: tls.NewLRUClientSessionCache(1)}
+	verified := func() bool { // by the server, of one connection
+		crew := storetest.NewCrew(t)
+		var seen tls.ConnectionState
+		crew.Go(func(t testing.TB) {
+			c, err := l.Accept()
+			if !assert.NoError(t, err) {
+				return
+			}
+			defer c.Close()
+			_, err = c.Write([]byte{1})
+			assert.NoError(t, err)
+			seen = c.(*tls.Conn).ConnectionState()
+		})
+		c, err := tls.Dial("tcp", l.Addr().String(), client)
+		require.NoError(t, err)
+		defer c.Close()
+		_, err = c.Read(make([]byte, 1)) // and what resumes the session
+		require.NoError(t, err)
+		crew.Wait()
+		require.NotEmpty(t, seen.PeerCertificates)
+		return len(seen.VerifiedChains) > 0
+	}
+	require.True(t, verified())
+	files.ClientCA = ""
+	require.NoError(t, certs.load(&files, log))
+	require.False(t, verified())
+}
+
 func TestTLSTokensCertificatesAndRotation(t *testing.T) {
 	t.Parallel()
 	p := newPKI(t)

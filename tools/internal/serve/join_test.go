@@ -1,0 +1,100 @@
+package serve
+
+import (
+	"bytes"
+	"context"
+	"log/slog"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/store/memstore"
+	"github.com/skepkv/skep/tools/internal/freeport"
+	"github.com/skepkv/skep/wire/auth"
+)
+
+// joining is a configuration of a server that is to join by itself, on this machine.
+func joining(t *testing.T) *Config {
+	c := Default()
+	c.Dir, c.Node, c.Unix = t.TempDir(), "b", None
+	c.Join.Seeds, c.Join.Addr, c.Join.Peer = []string{"127.0.0.1:1"}, "127.0.0.1:7431", "127.0.0.1:7441"
+	require.Empty(t, c.problems())
+	return c
+}
+
+// What a node is refused to be started with, a server does not join with: nothing of the cluster is changed.
+func TestAServerDoesNotJoinWithWhatItsNodeIsRefused(t *testing.T) {
+	t.Parallel()
+	secret, long := write(t, "token", token), "unix:/"+strings.Repeat("x", 200)
+	list := []CredentialConfig{{Name: "engine", Tenant: "t", Rights: []string{"read"}, TokenFile: secret}}
+	for want, set := range map[string]func(*Config){
+		"join.addr is 10.0.0.9:7420, must be a loopback":   func(c *Config) { c.Join.Addr = "10.0.0.9:7420" },
+		"join.addr, port is":                               func(c *Config) { c.Join.Addr = "127.0.0.1:70000" },
+		"join.resp is 0.0.0.0:7421, must be a loopback":    func(c *Config) { c.Join.RESP = "0.0.0.0:7421" },
+		"join.addr is \"/":                                 func(c *Config) { c.Unix, c.Join.Addr = "", long },
+		"peers.listen is 0.0.0.0:7441, must be a loopback": func(c *Config) { c.Peers.Listen = "0.0.0.0:7441" },
+		"peers.listen is x, must be HOST:PORT":             func(c *Config) { c.Peers.Listen = "x" },
+		"peers.server_ca is ca.pem, must be empty while":   func(c *Config) { c.Peers.ServerCA = "ca.pem" },
+		"peers.token_file is empty":                        func(c *Config) { c.Credentials = list },
+	} {
+		c := joining(t)
+		set(c)
+		require.ErrorContains(t, problemsOf(c), want)
+	}
+	for _, fine := range []func(*Config){
+		func(c *Config) { c.Listen, c.Join.Addr = "127.0.0.1:7429", "10.0.0.9:7420" }, // it listens elsewhere
+		func(c *Config) { c.RESP, c.Join.RESP = None, "10.0.0.9:7421" },
+		func(c *Config) {
+			c.Credentials, c.Peers.TokenFile = list, secret
+			c.Join.Addr, c.Join.RESP = "10.0.0.9:7420", "0.0.0.0:7421"
+		},
+	} {
+		c := joining(t)
+		fine(c)
+		require.Empty(t, c.problems())
+	}
+}
+
+// A server that has become a node is started as one: what its settings do not allow there, it does not open.
+func TestAServerThatHasJoinedIsCheckedAsANode(t *testing.T) {
+	t.Parallel()
+	a := founded(t, freeport.Addr(t))
+	start(t, a, Options{Store: memstore.New(memstore.Options{})})
+	c := joining(t)
+	c.Join.Seeds, c.Join.Addr = []string{"unix:" + a.Unix}, "10.0.0.9:7420"
+	dir, err := auth.New(nil, nil, nil)
+	require.NoError(t, err)
+	s := &server{c: c, dir: dir, log: slog.New(slog.NewTextHandler(new(bytes.Buffer), nil))}
+	err = s.become(t.Context())
+	require.ErrorIs(t, err, skep.Invalid)
+	require.ErrorContains(t, err, "listen is 10.0.0.9:7420, must be a loopback")
+	id, _, err := c.member()
+	require.NoError(t, err)
+	require.Equal(t, "b", id.Name, "it has joined")
+}
+
+// The token that the seeds are shown is not for the network to read.
+func TestATokenForTheSeedsIsNotForTheNetwork(t *testing.T) {
+	t.Parallel()
+	p := newPKI(t)
+	p.issue("node")
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	for want, set := range map[bool]func(*Config){
+		true: func(c *Config) {},
+		false: func(c *Config) {
+			c.TLS = TLSConfig{Cert: filepath.Join(p.dir, "node.pem"), Key: filepath.Join(p.dir, "node.key")}
+		},
+	} {
+		c := joining(t)
+		c.Join.Seeds, c.Join.TokenFile = []string{"127.0.0.1:1", "192.0.2.1:7420"}, write(t, "token", token)
+		set(c)
+		var log bytes.Buffer
+		s := &server{c: c, log: slog.New(slog.NewTextHandler(&log, nil))}
+		require.ErrorIs(t, s.become(ctx), skep.Deadline)
+		require.Equal(t, want, strings.Contains(log.String(), "unencrypted"))
+	}
+}
