@@ -491,7 +491,7 @@ func (s *clientSession) release(ctx context.Context, op string, t frames.Type, m
 	for {
 		_, err := s.x.call(ctx, t, m, nil, nil)
 		switch k := skep.KindOf(err); {
-		case err == nil, k == skep.Closed && s.c.ctx.Err() == nil && s.x.alive(): // or the server has ended it
+		case err == nil, k == skep.Closed && s.c.ctx.Err() == nil && !link.IsClosed(s.x.dead): // or the server ended it
 			if s.ring != nil && t == frames.TypeEnd {
 				s.c.shared.over(s)
 			}
@@ -519,8 +519,8 @@ func (s *clientSession) release(ctx context.Context, op string, t frames.Type, m
 			case <-ctx.Done():
 			}
 		case <-ctx.Done():
-		default:
-			return err
+		default: // whatever else it is: the server has not said that it is done
+			return &skep.Error{Op: op, Kind: skep.NotReleased, Err: err}
 		}
 		return &skep.Error{Op: op, Kind: skep.NotReleased, Err: ctx.Err()}
 	}
