@@ -35,7 +35,7 @@ type clientConn struct {
 	stopped chan struct{} // closed by the reader as its last act: it writes to no destination any more
 
 	heard   atomic.Int64 // when something came last, in nanoseconds of the pinger's clock
-	leaving atomic.Bool  // the server said goodbye: no new calls
+	leaving atomic.Bool  // it is retired: no new calls
 
 	readers readers
 
@@ -201,9 +201,12 @@ func (x *clientConn) alive() bool {
 	}
 }
 
-// retire has a connection get no new calls, and end when nothing has been under way at two looks.
+// retire has a connection get no new calls, and end when nothing has been under way at two looks. No slot may have it any
+// more, so it is looked after here.
 func (x *clientConn) retire() {
-	x.leaving.Store(true)
+	if x.leaving.Swap(true) {
+		return
+	}
 	x.c.wait.Go(func() {
 		look := time.NewTicker(max(x.c.opt.Silence/4, time.Millisecond))
 		defer look.Stop()
@@ -221,7 +224,7 @@ func (x *clientConn) retire() {
 			quiet = x.quietLocked()
 			x.mu.Unlock()
 			if before && quiet {
-				x.end(link.Gone("connection", errors.New("other credentials are shown now")))
+				x.end(link.Gone("connection", errors.New("it is used no more")))
 				return
 			}
 		}
@@ -271,7 +274,9 @@ func (x *clientConn) checkLife(silence time.Duration) {
 		}
 	case quiet > silence:
 		x.end(link.Gone("connection", errors.New("the server says nothing")))
-		x.c.guard.Silent()
+		if !x.leaving.Load() { // else another one may answer
+			x.c.guard.Silent()
+		}
 	case quiet > silence/4:
 		go func() {
 			ctx, cancel := context.WithTimeout(x.c.ctx, silence)
@@ -497,7 +502,7 @@ func (x *clientConn) frame() error {
 		}
 		return str.take(body)
 	case h.Type == frames.TypeGoodbye:
-		x.leaving.Store(true)
+		x.retire()
 		return nil
 	case h.Type == frames.TypeError:
 		var e frames.ErrorBody

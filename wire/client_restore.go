@@ -474,7 +474,7 @@ func (s *clientSession) Close(ctx context.Context) error {
 // endLater ends a session that its caller waits for no longer, so that what it was written to is lent again once the server
 // is done with it. Where the connection breaks first, the next one settles that.
 func (s *clientSession) endLater() {
-	for s.x.alive() && s.c.ctx.Err() == nil {
+	for !link.IsClosed(s.x.dead) && s.c.ctx.Err() == nil {
 		ctx, cancel := context.WithTimeout(s.c.ctx, s.c.opt.Patience)
 		_ = s.Close(ctx)
 		said := ctx.Err() == nil
