@@ -412,6 +412,13 @@ func (x *clientConn) post(ctx context.Context, h frames.Header, m frames.Message
 	return err
 }
 
+// credit gives the server credit for a session or a stream, or 0: the ring. False: it was not sent, and is owed yet.
+func (x *clientConn) credit(id, n uint64) bool {
+	ctx, cancel := context.WithTimeout(context.Background(), x.c.opt.Timeout)
+	defer cancel()
+	return x.post(ctx, frames.Header{Type: frames.TypeCredit}, &frames.Credit{Session: id, Amount: n}, nil) == nil
+}
+
 func (x *clientConn) cancelCall(id uint64) {
 	ctx, cancel := context.WithTimeout(x.c.ctx, x.c.opt.Timeout)
 	defer cancel()

@@ -8,10 +8,14 @@ import (
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/layout"
 	"github.com/skepkv/skep/wire/frames"
+	"github.com/skepkv/skep/wire/heap"
 	"github.com/skepkv/skep/wire/link"
 )
 
 // What follows runs on the connection's reader: chunks land.
+
+// buffers are what chunks are lent in.
+var buffers heap.Buffers
 
 // take is called by the connection's reader with a frame of chunks. An error ends the
 // connection.
@@ -139,7 +143,7 @@ func (s *clientSession) begin(chain, item int, p *frames.Piece) error {
 		a.drop, a.failed = true, err
 	}
 	if !a.drop && (m(t) == nil || t.Transposed()) {
-		a.data = buffers.get(int64(p.Bytes))
+		a.data = buffers.Get(int64(p.Bytes))
 	}
 	return nil
 }
@@ -224,14 +228,14 @@ func (s *clientSession) complete(t *layout.ChainPlan, p *frames.Piece, last int6
 	switch {
 	case a.failed != nil:
 		out = skep.Chunk{Err: a.failed}
-		buffers.put(a.data)
+		buffers.Put(a.data)
 	case a.drop:
 		out = skep.Chunk{Err: frames.ErrStopped}
-		buffers.put(a.data)
+		buffers.Put(a.data)
 	case m(t) == nil:
 		out.Data = [][]byte{a.data}
 		out.Free = func() {
-			buffers.put(a.data)
+			buffers.Put(a.data)
 			s.consumed(last)
 		}
 		if out.Bytes == 0 {
@@ -247,7 +251,7 @@ func (s *clientSession) complete(t *layout.ChainPlan, p *frames.Piece, last int6
 			}
 			s.leave()
 		}
-		buffers.put(a.data)
+		buffers.Put(a.data)
 	}
 	if out.Err == nil && covers(a.sums, out.Bytes) {
 		out.Sums = a.sums
@@ -267,6 +271,6 @@ func covers(sums []skep.Sum, bytes int64) bool {
 }
 
 func (s *clientSession) dropArriving() {
-	buffers.put(s.now.data)
+	buffers.Put(s.now.data)
 	s.now = arriving{}
 }

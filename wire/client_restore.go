@@ -318,20 +318,19 @@ func (s *clientSession) answer(chain, item int, ch skep.Chunk) error {
 }
 
 // consumed gives the server credit for bytes that are out of the way, a quarter of the
-// window at a time.
+// window at a time. Next tries again what was not sent: the server may wait for it.
 func (s *clientSession) consumed(n int64) {
 	s.mu.Lock()
 	s.owed += n
-	give := int64(0)
-	if s.owed >= s.window/4 && !s.closed && s.ended == nil {
-		give, s.owed = s.owed, 0
+	give := s.owed
+	if give < s.window/4 || s.closed || s.ended != nil {
+		give = 0
 	}
+	s.owed -= give
 	s.mu.Unlock()
-	if give > 0 {
-		ctx, cancel := context.WithTimeout(context.Background(), s.c.opt.Timeout)
-		defer cancel()
-		_ = s.x.post(ctx, frames.Header{Type: frames.TypeCredit}, &frames.Credit{Session: s.id, Amount: uint64(give)},
-			nil)
+	if give > 0 && !s.x.credit(s.id, uint64(give)) {
+		s.owe(give)
+		s.signal()
 	}
 }
 
