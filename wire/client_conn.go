@@ -42,6 +42,7 @@ type clientConn struct {
 	mu       sync.Mutex
 	next     uint64
 	err      error // why it ended
+	moved    int64 // bytes, when it was looked at last
 	pending  map[uint64]*pendingCall
 	sessions map[uint64]*clientSession
 	streams  map[uint64]*clientStream
@@ -264,6 +265,10 @@ func (x *clientConn) goodbye() {
 func (x *clientConn) checkLife(silence time.Duration) {
 	x.mu.Lock()
 	busy := len(x.pending)+len(x.sessions) > 0
+	if n := x.l.Moved.Load(); n != x.moved { // in the middle of a long frame, too
+		x.moved = n
+		x.heard.Store(nanos())
+	}
 	x.mu.Unlock()
 	quiet := time.Duration(nanos() - x.heard.Load())
 	switch {

@@ -40,6 +40,7 @@ type Link struct {
 	Write chan struct{}  // holds one token: who has it writes
 	sends atomic.Int64   // bytes of the frames that are, or wait to be, written
 	Sent  atomic.Int64   // bytes of frames that were written
+	Moved atomic.Int64   // bytes that the other side has sent, or made room for in the middle of a frame: it lives
 	now   *writeNow      // the writer's; nil: not this way
 	under *near.Gatherer // of TLS; else nil
 	stall time.Duration  // how long the other side may take nothing
@@ -127,11 +128,35 @@ func (l *Link) SetRead(d time.Duration) {
 }
 
 // get reads once from the connection.
-func (l *Link) get(p []byte) (int, error) {
+func (l *Link) get(p []byte) (n int, err error) {
 	if l.Files != nil {
-		return l.Files.read(p)
+		n, err = l.Files.read(p)
+	} else {
+		n, err = l.Conn.Read(p)
 	}
-	return l.Conn.Read(p)
+	l.Moved.Add(int64(n))
+	return n, err
+}
+
+// put writes buffers, in steps: what is written after the first had to be given room.
+func (l *Link) put(all net.Buffers) (n int64, err error) {
+	room := make(net.Buffers, 0, len(all))
+	for len(all) > 0 && err == nil {
+		step, left := room, ReadStep
+		for left > 0 && len(all) > 0 {
+			k := min(left, len(all[0]))
+			step, left = append(step, all[0][:k]), left-k
+			if all[0] = all[0][k:]; len(all[0]) == 0 {
+				all = all[1:]
+			}
+		}
+		before := n
+		n, err = step.WriteTo(l.Conn)
+		if n += before; before > 0 {
+			l.Moved.Add(n - before)
+		}
+	}
+	return n, err
 }
 
 // reads is a function as an io.Reader.
@@ -292,7 +317,7 @@ func (l *Link) Send(ctx context.Context, frame []byte, payload net.Buffers) erro
 		all := make(net.Buffers, 0, 1+len(payload))
 		all = append(append(all, frame), payload...)
 		l.under.Hold()
-		n, err = all.WriteTo(l.Conn)
+		n, err = l.put(all)
 		err = errors.Join(err, l.under.Flush())
 	}
 	if err == nil {
