@@ -47,7 +47,7 @@ type serverConn struct {
 	calls    map[uint64]context.CancelFunc // under way, by number
 	sessions map[uint64]*serverSession
 	streams  map[uint64]*serverStream
-	writers  map[uint64]skep.BlockWriter
+	writers  map[uint64]openBlock
 	next     uint64 // number of the next writer
 	region   *region
 }
@@ -55,7 +55,7 @@ type serverConn struct {
 func newServerConn(s *Server, c net.Conn) *serverConn {
 	x := &serverConn{s: s, l: link.New(c, s.opt.Limits.Stall, s.opt.Limits.Rate),
 		calls:    map[uint64]context.CancelFunc{},
-		sessions: map[uint64]*serverSession{}, streams: map[uint64]*serverStream{}, writers: map[uint64]skep.BlockWriter{}}
+		sessions: map[uint64]*serverSession{}, streams: map[uint64]*serverStream{}, writers: map[uint64]openBlock{}}
 	x.l.Files = link.NewFileReader(c)
 	x.answers = make(chan struct{}, 2*s.opt.Limits.Calls)
 	x.payload = make(chan struct{}, 1)
