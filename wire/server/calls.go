@@ -23,6 +23,7 @@ type operation struct {
 	payload bool // a payload may follow the body
 	keys    bool // the body may be as long as Limits.Body; else shortBody
 	back    bool // it gives back what is the connection's own, which must need neither memory nor a right
+	files   bool // descriptors come with it
 	placed  bool // of a cluster's node, it is right by the node's map only
 	told    bool // the Store is told by which map
 	nodes   bool // who has the right write for every tenant may, too: the nodes of a cluster, which are answered less
@@ -101,9 +102,9 @@ func init() {
 		frames.TypeAdmin:           {need: o, keys: true, prepare: prepareAdmin},
 		frames.TypeClusterMap:      {need: r, inline: true, run: answering(clusterMap)},
 		frames.TypeList:            {need: r, placed: true, prepare: prepareList},
-		frames.TypeAttach:          {need: r, inline: true, run: answering(attach)},
+		frames.TypeAttach:          {need: r, files: true, inline: true, run: answering(attach)},
 		frames.TypeDetach:          {back: true, prepare: prepareDetach},
-		frames.TypeAttachMemory:    {need: r, inline: true, run: answering(attachMemory)},
+		frames.TypeAttachMemory:    {need: r, files: true, inline: true, run: answering(attachMemory)},
 		frames.TypeDetachMemory:    {back: true, prepare: prepareDetachMemory},
 	}
 	for t, o := range operations {

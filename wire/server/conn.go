@@ -405,6 +405,9 @@ func (x *serverConn) allowed(op *operation) error {
 // refused answers a request that was not begun, before what is left of it is read. Frames without
 // an answer get none.
 func (x *serverConn) refused(r *request, op *operation, err error) error {
+	if op.files {
+		x.l.Files.Drop() // else the next call that takes any would have these
+	}
 	if op.silent {
 		x.observe(r, err)
 		return nil
