@@ -292,21 +292,7 @@ func (l *Link) Send(ctx context.Context, frame []byte, payload net.Buffers) erro
 		frame = frame[begun:]
 	}
 	l.Conn.SetWriteDeadline(due)
-	if ctx.Done() != nil {
-		// The caller's memory is its own again when its context ends: then a write that
-		// hangs is cut off, and the connection with it. It is over before others write: the
-		// deadline is theirs then.
-		cut := make(chan struct{})
-		stop := context.AfterFunc(ctx, func() {
-			l.Conn.SetWriteDeadline(time.Unix(1, 0))
-			close(cut)
-		})
-		defer func() {
-			if !stop() {
-				<-cut
-			}
-		}()
-	}
+	defer l.cutOff(ctx)()
 	var err error
 	var n int64
 	if whole {
@@ -334,6 +320,24 @@ func (l *Link) Send(ctx context.Context, frame []byte, payload net.Buffers) erro
 	return Gone("send", err)
 }
 
+// cutOff has a write that hangs be cut off, and the connection with it, when a context ends: the caller's memory is its own
+// again then. It is over when it says so, before others write: the deadline is theirs then.
+func (l *Link) cutOff(ctx context.Context) (over func()) {
+	if ctx.Done() == nil {
+		return func() {}
+	}
+	cut := make(chan struct{})
+	stop := context.AfterFunc(ctx, func() {
+		l.Conn.SetWriteDeadline(time.Unix(1, 0))
+		close(cut)
+	})
+	return func() {
+		if !stop() {
+			<-cut
+		}
+	}
+}
+
 // SendFiles writes a short frame with descriptors. It has the time of a frame of its own: a connection keeps the deadline
 // of what was written with one before.
 func (l *Link) SendFiles(ctx context.Context, frame []byte, fds []int) error {
@@ -344,7 +348,13 @@ func (l *Link) SendFiles(ctx context.Context, frame []byte, fds []int) error {
 	}
 	defer func() { l.Write <- struct{}{} }()
 	l.Conn.SetWriteDeadline(time.Now().Add(l.patience(int64(len(frame)))))
-	return SendFiles(l.Conn, frame, fds...)
+	defer l.cutOff(ctx)()
+	err := SendFiles(l.Conn, frame, fds...)
+	if err != nil && ctx.Err() != nil {
+		l.Conn.Close() // some of it may have been sent
+		return Ended("send", ctx)
+	}
+	return err
 }
 
 // Unsent wraps the error of a frame of which no byte was sent.
