@@ -242,6 +242,9 @@ func (x *clientConn) end(err error) {
 	x.err = err
 	pending := x.pending
 	x.pending = map[uint64]*pendingCall{}
+	for id := range pending { // a session without an answer may be begun again, elsewhere
+		delete(x.sessions, id)
+	}
 	close(x.dead)
 	x.mu.Unlock()
 	x.l.Conn.Close()
@@ -264,7 +267,7 @@ func (x *clientConn) goodbye() {
 // nothing for too long, and pings it before that.
 func (x *clientConn) checkLife(silence time.Duration) {
 	x.mu.Lock()
-	busy := len(x.pending)+len(x.sessions) > 0
+	busy := !x.quietLocked()
 	if n := x.l.Moved.Load(); n != x.moved { // in the middle of a long frame, too
 		x.moved = n
 		x.heard.Store(nanos())
@@ -384,9 +387,14 @@ func countingOf(ctx context.Context, t frames.Type) uint16 {
 
 // post writes a frame, for whose answer the reader reads unless its caller does.
 func (x *clientConn) post(ctx context.Context, h frames.Header, m frames.Message, payload net.Buffers) error {
+	n := 0
 	for _, p := range payload {
-		h.Payload += uint32(len(p))
+		n += len(p)
 	}
+	if n > int(x.hi.MaxPayload) { // what was cut for a server that maps it, or takes more
+		return &link.Unsent{Err: link.Overloaded("length of the payload", time.Millisecond)}
+	}
+	h.Payload = uint32(n)
 	if err := x.meant(ctx, h.Type); err != nil {
 		return err
 	}
@@ -504,6 +512,9 @@ func (x *clientConn) frame() error {
 	case h.Type == frames.TypeChunks:
 		if ses == nil { // it was closed meanwhile
 			return x.l.Discard(uint64(h.Payload))
+		}
+		if p != nil {
+			return frames.Broken("chunks", h.Call, "behind the answer")
 		}
 		return ses.take(x.l, &h, body)
 	case h.Payload != 0:

@@ -98,6 +98,9 @@ func (s *clientSession) piece(l *link.Link, p *frames.Piece) error {
 	if p.Offset > p.Bytes || p.Len > p.Bytes-p.Offset || p.Len == 0 && p.Bytes > 0 || p.Bytes > skep.MaxPartBytes {
 		return frames.Broken("piece", fmt.Sprintf("%d bytes at %d", p.Len, p.Offset), p.Bytes)
 	}
+	if !s.spend(chain, int64(p.Len)) {
+		return frames.Broken("chunk", item, "within the credit")
+	}
 	if !a.open {
 		if p.Offset != 0 {
 			return frames.Broken("first piece's offset", p.Offset, 0)
@@ -118,6 +121,16 @@ func (s *clientSession) piece(l *link.Link, p *frames.Piece) error {
 		return nil
 	}
 	return s.complete(t, p, int64(p.Len))
+}
+
+// spend takes bytes that came from the credit, which the last piece may pass; of a chain that was stopped the rest comes
+// without. The server counts like that, too.
+func (s *clientSession) spend(chain int, n int64) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	ok := n == 0 || s.credit > 0 || s.stopped[chain]
+	s.credit -= n
+	return ok
 }
 
 // owe counts bytes that are out of the way; Next gives the server credit for them.

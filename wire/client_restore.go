@@ -44,6 +44,7 @@ type clientSession struct {
 	ended   error // no more will come; io.EOF when all came
 	closed  bool
 	owed    int64 // bytes handed out and not credited
+	credit  int64 // bytes that may come
 	landing bool  // the reader writes to a destination, and closes calm when it has
 	calm    chan struct{}
 
@@ -221,7 +222,7 @@ func (s *clientSession) open(ctx context.Context, x *clientConn, m *frames.Coste
 	if err != nil {
 		return false, err
 	}
-	s.x, s.id, s.ring = x, id, nil
+	s.x, s.id, s.ring, s.credit = x, id, nil, s.window
 	if m.Ring {
 		s.c.shared.session(s)
 	}
@@ -326,10 +327,12 @@ func (s *clientSession) consumed(n int64) {
 	if give < s.window/4 || s.closed || s.ended != nil {
 		give = 0
 	}
-	s.owed -= give
+	s.owed, s.credit = s.owed-give, s.credit+give
 	s.mu.Unlock()
 	if give > 0 && !s.x.credit(s.id, uint64(give)) {
-		s.owe(give)
+		s.mu.Lock()
+		s.owed, s.credit = s.owed+give, s.credit-give
+		s.mu.Unlock()
 		s.signal()
 	}
 }

@@ -287,7 +287,7 @@ func TestPiecesOfOneChunkAgreeOnItsSize(t *testing.T) {
 	go func() { _, _ = b.Write(make([]byte, 1000)) }()
 	x, err := layout.PlanChain(&skep.Chain{Keys: make([]skep.Key, 1)}, skep.Shape{BlockTokens: 1})
 	require.NoError(t, err)
-	s := &clientSession{c: &Client{}, chains: []*layout.ChainPlan{x}, got: [][]uint64{{0}}, left: 1, stopped: make([]bool, 1), landed: make(chan struct{}, 1)}
+	s := &clientSession{c: &Client{}, chains: []*layout.ChainPlan{x}, got: [][]uint64{{0}}, left: 1, credit: 1 << 20, stopped: make([]bool, 1), landed: make(chan struct{}, 1)}
 	l := link.New(a, time.Minute, frames.SlowestRate)
 	require.NoError(t, s.piece(l, &frames.Piece{Bytes: 3000, Len: 1000}))
 	require.ErrorIs(t, s.piece(l, &frames.Piece{Bytes: 1 << 20, Offset: 1000, Len: 1 << 19}), skep.Damaged)
