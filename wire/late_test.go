@@ -321,3 +321,45 @@ func TestNobodyWaitsForAnothersDial(t *testing.T) {
 	require.NoError(t, c.Close())
 	require.ErrorIs(t, <-first, skep.Closed)
 }
+
+// patientSessions are a Store's whose Reprioritise waits until the gate opens.
+type patientSessions struct{ *gated }
+
+type patientSession struct {
+	skep.Session
+	of *gated
+}
+
+func (p patientSessions) Restore(ctx context.Context, r *skep.RestoreRequest) (skep.Session, error) {
+	s, err := p.gated.Restore(ctx, r)
+	return patientSession{s, p.gated}, err
+}
+
+func (p patientSession) Reprioritise(ctx context.Context, chain, priority int, deadline time.Time) error {
+	p.of.wait()
+	return p.Session.Reprioritise(ctx, chain, priority, deadline)
+}
+
+// A Store may take its time to reprioritise: nobody else on the connection waits for that.
+func TestNobodyWaitsForAReprioritise(t *testing.T) {
+	t.Parallel()
+	g := newGated()
+	r := serve(t, "tcp", patientSessions{g}, server.Options{})
+	c := r.dial(t, patient(r.addr))
+	t.Cleanup(g.open)
+	ch := chainOf(t, c, "t", 4)
+	s, err := c.Restore(t.Context(), &skep.RestoreRequest{Chains: []skep.Chain{ch}})
+	require.NoError(t, err)
+	g.shut()
+	done := make(chan error, 1)
+	go func() { done <- s.Reprioritise(t.Context(), 0, 7, time.Time{}) }()
+	<-g.reached
+	within, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	_, err = c.Lookup(within, &skep.LookupRequest{Scope: ch.Scope, Keys: ch.Keys})
+	require.NoError(t, err)
+	require.Empty(t, done)
+	g.open()
+	require.NoError(t, <-done)
+	require.NoError(t, s.Close(t.Context()))
+}

@@ -85,7 +85,7 @@ func init() {
 		frames.TypeRestore:         {need: r, placed: true, inline: true, keys: true, run: runRestore},
 		frames.TypeCredit:          {need: r, inline: true, silent: true, run: runCredit},
 		frames.TypeClaim:           {need: r, inline: true, run: answering(claim)},
-		frames.TypeReprioritise:    {need: r, inline: true, run: answering(reprioritise)},
+		frames.TypeReprioritise:    {need: r, prepare: prepareReprioritise},
 		frames.TypeStop:            {back: true, prepare: prepareStop},
 		frames.TypeEnd:             {back: true, prepare: prepareEnd},
 		frames.TypeCostedRestore:   {need: r, placed: true, inline: true, keys: true, run: runRestore},
