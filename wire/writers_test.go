@@ -15,12 +15,12 @@ import (
 // hastyCommits is a Store whose commits end before they have begun.
 type hastyCommits struct {
 	skep.Store
-	open []skep.BlockWriter
+	open chan skep.BlockWriter
 }
 
 func (h *hastyCommits) Begin(ctx context.Context, r *skep.BeginRequest) (skep.BlockWriter, error) {
 	w, err := h.Store.Begin(ctx, r)
-	h.open = append(h.open, w)
+	h.open <- w
 	return hastyCommit{w}, err
 }
 
@@ -33,7 +33,7 @@ func (hastyCommit) Commit(context.Context, skep.Ack) (skep.PutResult, error) {
 // A commit that fails leaves no block open that its client cannot name any more.
 func TestACommitThatFailsLeavesNoBlockOpen(t *testing.T) {
 	t.Parallel()
-	st := &hastyCommits{Store: newMemstore(storetest.Config{})}
+	st := &hastyCommits{newMemstore(storetest.Config{}), make(chan skep.BlockWriter, 1)}
 	r := serve(t, "tcp", st, server.Options{})
 	c := r.dial(t, r.options())
 	ch := chainOf(t, c, "t", 1)
@@ -42,7 +42,7 @@ func TestACommitThatFailsLeavesNoBlockOpen(t *testing.T) {
 	_, err = w.Commit(t.Context(), skep.AckCommitted)
 	require.ErrorIs(t, err, skep.Deadline)
 	require.NoError(t, w.Abort(t.Context()))
-	require.ErrorIs(t, st.open[0].Write(t.Context(), skep.PartKV, 0, []byte{1}), skep.Closed)
+	require.ErrorIs(t, (<-st.open).Write(t.Context(), skep.PartKV, 0, []byte{1}), skep.Closed)
 }
 
 // Blocks that were begun and whose time ran out keep nobody from beginning others.
