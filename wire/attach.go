@@ -257,10 +257,24 @@ func (s *sharedMemory) offerFile(ctx context.Context, x *clientConn, a *Attached
 	return err
 }
 
+// sendFile sends a descriptor of its own: the memory's is closed when it is detached, and is another file's then.
 func (s *sharedMemory) sendFile(ctx context.Context, x *clientConn, a *AttachedMemory) error {
+	fd, err := s.dup(a)
+	if err != nil {
+		return err
+	}
+	defer link.CloseReceived([]int{fd})
 	return x.sendWith(ctx, frames.TypeAttachMemory, &frames.AttachMemoryRequest{Memory: a.number,
-		Offset: uint64(a.offset),
-		Size:   uint64(len(a.mem))}, a.fd)
+		Offset: uint64(a.offset), Size: uint64(len(a.mem))}, fd)
+}
+
+func (s *sharedMemory) dup(a *AttachedMemory) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !slices.Contains(s.files, a) {
+		return -1, errClosed
+	}
+	return link.DupFile(a.fd)
 }
 
 // sendWith carries a call out whose frame descriptors come with.

@@ -468,3 +468,32 @@ func TestMemoryIsAttachedLongAfterALargeFrame(t *testing.T) {
 	require.ErrorIs(t, c.slots[0].conn.sendWith(ctx, frames.TypeAttachMemory, &frames.Number{N: 1}), skep.Deadline)
 	l.Write <- struct{}{}
 }
+
+// A file is detached while it is being attached to another connection: what is sent is it, and no other that has its number
+// by then.
+func TestAFileThatIsDetachedIsSentAsItIs(t *testing.T) {
+	t.Parallel()
+	_, c := attaching(t, server.Options{})
+	f, mem := inMemory(t, 1<<20)
+	x, err := c.conn(t.Context(), 0)
+	require.NoError(t, err)
+	own, err := link.DupFile(int(f.Fd()))
+	require.NoError(t, err)
+	a := &AttachedMemory{c: c, mem: mem, fd: own}
+	require.NoError(t, c.shared.enlistFile(a))
+	end := busy(c)
+	sent := make(chan error, 1)
+	go func() { sent <- c.shared.sendFile(context.Background(), x, a) }()
+	require.Eventually(t, func() bool {
+		x.mu.Lock()
+		defer x.mu.Unlock()
+		return len(x.pending) > 0
+	}, time.Minute, time.Millisecond)
+	require.NoError(t, a.Detach(t.Context()))
+	var is, was unix.Stat_t
+	require.NoError(t, unix.Fstat(int(f.Fd()), &is))
+	require.Eventually(t, func() bool { return unix.Fstat(own, &was) != nil || was.Ino != is.Ino || was.Dev != is.Dev },
+		time.Minute, time.Millisecond, "it is closed")
+	end()
+	require.NoError(t, <-sent)
+}

@@ -86,7 +86,7 @@ func everyFrame(ch skep.Chain, lease skep.LeaseID) map[frames.Type]struct {
 		frames.TypeWrite: {&frames.WriteRequest{Writer: 1, Part: "kv", Sum: frames.SumXXH3,
 			Check: link.SumOver(frames.SumXXH3, []byte("x"))}, "x", auth.Write},
 		frames.TypeCommit: {&frames.CommitRequest{Writer: 1}, "", auth.Write},
-		frames.TypeAbort:  {&frames.Number{N: 1}, "", auth.Write},
+		frames.TypeAbort:  {&frames.Number{N: 1}, "", 0},
 		frames.TypeFlush:  {nil, "", auth.Write},
 		frames.TypeRestore: {&frames.RestoreRequest{Window: 1 << 20,
 			Chains: []frames.RestoreChain{{Scope: sc, Keys: ch.Keys}}}, "", auth.Read},
@@ -101,8 +101,8 @@ func everyFrame(ch skep.Chain, lease skep.LeaseID) map[frames.Type]struct {
 			auth.Read},
 		frames.TypeBoard:     {&frames.BoardRequest{Session: 1}, "", auth.Read},
 		frames.TypeDirection: {&frames.DirectionRequest{Session: 1}, "", auth.Read},
-		frames.TypeStop:      {&frames.StopRequest{Session: 1, Chain: -1}, "", auth.Read},
-		frames.TypeEnd:       {&frames.Number{N: 1}, "", auth.Read},
+		frames.TypeStop:      {&frames.StopRequest{Session: 1, Chain: -1}, "", 0},
+		frames.TypeEnd:       {&frames.Number{N: 1}, "", 0},
 		frames.TypeHint: {&frames.HintRequest{Scope: sc, Keys: ch.Keys, Hint: skep.Hint{Drop: true}}, "",
 			auth.Write},
 		frames.TypeDelete:          {&frames.DeleteRequest{Scope: sc, Keys: ch.Keys}, "", auth.Write},
@@ -116,9 +116,9 @@ func everyFrame(ch skep.Chain, lease skep.LeaseID) map[frames.Type]struct {
 		frames.TypeLookupRuns: {&frames.RunsRequest{RunsRequest: skep.RunsRequest{Scope: sc,
 			Runs: [][]skep.Key{ch.Keys}}}, "", auth.Read},
 		frames.TypeAttach:       {&frames.AttachRequest{Size: 1 << 20, Entries: 64}, "", auth.Read},
-		frames.TypeDetach:       {&frames.Number{N: 1}, "", auth.Read},
+		frames.TypeDetach:       {&frames.Number{N: 1}, "", 0},
 		frames.TypeAttachMemory: {&frames.AttachMemoryRequest{Memory: 1, Size: 1 << 20}, "", auth.Read},
-		frames.TypeDetachMemory: {&frames.Number{N: 1}, "", auth.Read},
+		frames.TypeDetachMemory: {&frames.Number{N: 1}, "", 0},
 	}
 }
 

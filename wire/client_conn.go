@@ -35,13 +35,14 @@ type clientConn struct {
 	stopped chan struct{} // closed by the reader as its last act: it writes to no destination any more
 
 	heard   atomic.Int64 // when something came last, in nanoseconds of the pinger's clock
-	leaving atomic.Bool  // the server said goodbye: no new calls
+	leaving atomic.Bool  // it is retired: no new calls
 
 	readers readers
 
 	mu       sync.Mutex
 	next     uint64
 	err      error // why it ended
+	moved    int64 // bytes, when it was looked at last
 	pending  map[uint64]*pendingCall
 	sessions map[uint64]*clientSession
 	streams  map[uint64]*clientStream
@@ -201,9 +202,12 @@ func (x *clientConn) alive() bool {
 	}
 }
 
-// retire has a connection get no new calls, and end when nothing has been under way at two looks.
+// retire has a connection get no new calls, and end when nothing has been under way at two looks. No slot may have it any
+// more, so it is looked after here.
 func (x *clientConn) retire() {
-	x.leaving.Store(true)
+	if x.leaving.Swap(true) {
+		return
+	}
 	x.c.wait.Go(func() {
 		look := time.NewTicker(max(x.c.opt.Silence/4, time.Millisecond))
 		defer look.Stop()
@@ -221,7 +225,7 @@ func (x *clientConn) retire() {
 			quiet = x.quietLocked()
 			x.mu.Unlock()
 			if before && quiet {
-				x.end(link.Gone("connection", errors.New("other credentials are shown now")))
+				x.end(link.Gone("connection", errors.New("it is used no more")))
 				return
 			}
 		}
@@ -238,6 +242,9 @@ func (x *clientConn) end(err error) {
 	x.err = err
 	pending := x.pending
 	x.pending = map[uint64]*pendingCall{}
+	for id := range pending { // a session without an answer may be begun again, elsewhere
+		delete(x.sessions, id)
+	}
 	close(x.dead)
 	x.mu.Unlock()
 	x.l.Conn.Close()
@@ -260,7 +267,11 @@ func (x *clientConn) goodbye() {
 // nothing for too long, and pings it before that.
 func (x *clientConn) checkLife(silence time.Duration) {
 	x.mu.Lock()
-	busy := len(x.pending)+len(x.sessions) > 0
+	busy := !x.quietLocked()
+	if n := x.l.Moved.Load(); n != x.moved { // in the middle of a long frame, too
+		x.moved = n
+		x.heard.Store(nanos())
+	}
 	x.mu.Unlock()
 	quiet := time.Duration(nanos() - x.heard.Load())
 	switch {
@@ -271,7 +282,9 @@ func (x *clientConn) checkLife(silence time.Duration) {
 		}
 	case quiet > silence:
 		x.end(link.Gone("connection", errors.New("the server says nothing")))
-		x.c.guard.Silent()
+		if !x.leaving.Load() { // else another one may answer
+			x.c.guard.Silent()
+		}
 	case quiet > silence/4:
 		go func() {
 			ctx, cancel := context.WithTimeout(x.c.ctx, silence)
@@ -374,9 +387,14 @@ func countingOf(ctx context.Context, t frames.Type) uint16 {
 
 // post writes a frame, for whose answer the reader reads unless its caller does.
 func (x *clientConn) post(ctx context.Context, h frames.Header, m frames.Message, payload net.Buffers) error {
+	n := 0
 	for _, p := range payload {
-		h.Payload += uint32(len(p))
+		n += len(p)
 	}
+	if n > int(x.hi.MaxPayload) { // what was cut for a server that maps it, or takes more
+		return &link.Unsent{Err: link.Overloaded("length of the payload", time.Millisecond)}
+	}
+	h.Payload = uint32(n)
 	if err := x.meant(ctx, h.Type); err != nil {
 		return err
 	}
@@ -405,6 +423,13 @@ func (x *clientConn) post(ctx context.Context, h frames.Header, m frames.Message
 		x.rouse()
 	}
 	return err
+}
+
+// credit gives the server credit for a session or a stream, or 0: the ring. False: it was not sent, and is owed yet.
+func (x *clientConn) credit(id, n uint64) bool {
+	ctx, cancel := context.WithTimeout(context.Background(), x.c.opt.Timeout)
+	defer cancel()
+	return x.post(ctx, frames.Header{Type: frames.TypeCredit}, &frames.Credit{Session: id, Amount: n}, nil) == nil
 }
 
 func (x *clientConn) cancelCall(id uint64) {
@@ -488,6 +513,9 @@ func (x *clientConn) frame() error {
 		if ses == nil { // it was closed meanwhile
 			return x.l.Discard(uint64(h.Payload))
 		}
+		if p != nil {
+			return frames.Broken("chunks", h.Call, "behind the answer")
+		}
 		return ses.take(x.l, &h, body)
 	case h.Payload != 0:
 		return frames.Broken("payload of "+h.Type.String(), h.Payload, 0)
@@ -497,7 +525,7 @@ func (x *clientConn) frame() error {
 		}
 		return str.take(body)
 	case h.Type == frames.TypeGoodbye:
-		x.leaving.Store(true)
+		x.retire()
 		return nil
 	case h.Type == frames.TypeError:
 		var e frames.ErrorBody

@@ -158,23 +158,23 @@ func (st *clientStream) Next(ctx context.Context, into []skep.Event) (int, error
 			if len(st.ready) == 0 {
 				st.ready = nil
 			}
-			if st.owed += uint64(n); st.owed >= streamCredit/4 {
+			if st.owed += uint64(n); st.owed >= streamCredit/4 && why == nil {
 				give, st.owed = st.owed, 0
 			}
 		}
 		st.mu.Unlock()
+		if give > 0 && !st.x.credit(st.id, give) {
+			st.mu.Lock()
+			st.owed += give
+			st.mu.Unlock()
+			st.signal() // so that it is tried again
+		}
 		switch {
 		case closed || st.c.ctx.Err() != nil:
 			st.signal()
 			return 0, &skep.Error{Op: "events", Kind: skep.Closed}
 		case n > 0:
 			st.signal()
-			if give > 0 {
-				within, cancel := context.WithTimeout(context.Background(), st.c.opt.Timeout)
-				_ = st.x.post(within, frames.Header{Type: frames.TypeCredit},
-					&frames.Credit{Session: st.id, Amount: give}, nil)
-				cancel()
-			}
 			return n, nil
 		case why != nil:
 			st.signal()

@@ -8,10 +8,14 @@ import (
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/layout"
 	"github.com/skepkv/skep/wire/frames"
+	"github.com/skepkv/skep/wire/heap"
 	"github.com/skepkv/skep/wire/link"
 )
 
 // What follows runs on the connection's reader: chunks land.
+
+// buffers are what chunks are lent in.
+var buffers heap.Buffers
 
 // take is called by the connection's reader with a frame of chunks. An error ends the
 // connection.
@@ -94,6 +98,9 @@ func (s *clientSession) piece(l *link.Link, p *frames.Piece) error {
 	if p.Offset > p.Bytes || p.Len > p.Bytes-p.Offset || p.Len == 0 && p.Bytes > 0 || p.Bytes > skep.MaxPartBytes {
 		return frames.Broken("piece", fmt.Sprintf("%d bytes at %d", p.Len, p.Offset), p.Bytes)
 	}
+	if !s.spend(chain, int64(p.Len)) {
+		return frames.Broken("chunk", item, "within the credit")
+	}
 	if !a.open {
 		if p.Offset != 0 {
 			return frames.Broken("first piece's offset", p.Offset, 0)
@@ -114,6 +121,16 @@ func (s *clientSession) piece(l *link.Link, p *frames.Piece) error {
 		return nil
 	}
 	return s.complete(t, p, int64(p.Len))
+}
+
+// spend takes bytes that came from the credit, which the last piece may pass; of a chain that was stopped the rest comes
+// without. The server counts like that, too.
+func (s *clientSession) spend(chain int, n int64) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	ok := n == 0 || s.credit > 0 || s.stopped[chain]
+	s.credit -= n
+	return ok
 }
 
 // owe counts bytes that are out of the way; Next gives the server credit for them.
@@ -139,7 +156,7 @@ func (s *clientSession) begin(chain, item int, p *frames.Piece) error {
 		a.drop, a.failed = true, err
 	}
 	if !a.drop && (m(t) == nil || t.Transposed()) {
-		a.data = buffers.get(int64(p.Bytes))
+		a.data = buffers.Get(int64(p.Bytes))
 	}
 	return nil
 }
@@ -224,14 +241,14 @@ func (s *clientSession) complete(t *layout.ChainPlan, p *frames.Piece, last int6
 	switch {
 	case a.failed != nil:
 		out = skep.Chunk{Err: a.failed}
-		buffers.put(a.data)
+		buffers.Put(a.data)
 	case a.drop:
 		out = skep.Chunk{Err: frames.ErrStopped}
-		buffers.put(a.data)
+		buffers.Put(a.data)
 	case m(t) == nil:
 		out.Data = [][]byte{a.data}
 		out.Free = func() {
-			buffers.put(a.data)
+			buffers.Put(a.data)
 			s.consumed(last)
 		}
 		if out.Bytes == 0 {
@@ -247,7 +264,7 @@ func (s *clientSession) complete(t *layout.ChainPlan, p *frames.Piece, last int6
 			}
 			s.leave()
 		}
-		buffers.put(a.data)
+		buffers.Put(a.data)
 	}
 	if out.Err == nil && covers(a.sums, out.Bytes) {
 		out.Sums = a.sums
@@ -267,6 +284,6 @@ func covers(sums []skep.Sum, bytes int64) bool {
 }
 
 func (s *clientSession) dropArriving() {
-	buffers.put(s.now.data)
+	buffers.Put(s.now.data)
 	s.now = arriving{}
 }

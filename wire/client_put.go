@@ -2,7 +2,6 @@ package wire
 
 import (
 	"context"
-	"fmt"
 	"math"
 	"net"
 	"sync"
@@ -12,6 +11,7 @@ import (
 	"github.com/skepkv/skep/layout"
 	"github.com/skepkv/skep/wire/frames"
 	"github.com/skepkv/skep/wire/link"
+	"github.com/skepkv/skep/wire/runs"
 )
 
 // Put implements skep.Putter. A request larger than a frame is sent in several, each of
@@ -54,11 +54,11 @@ func (c *Client) put(ctx context.Context, r *skep.PutRequest) ([]skep.PutResult,
 	if shared && !c.shared.fetched(r.Blocks) {
 		most = math.MaxInt64 // no payload travels
 	}
-	runs, err := c.split(r, most, int(x.hi.MaxBody))
+	list, err := runs.Of(r, most, int(x.hi.MaxBody))
 	if err != nil {
 		return nil, err
 	}
-	if len(runs) <= 1 && (len(runs) == 0 || !runs[0].large) {
+	if len(list) <= 1 && (len(list) == 0 || !list[0].Large) {
 		return c.putRun(ctx, r, skep.Range{From: 0, To: len(r.Blocks)}, nil)
 	}
 
@@ -71,7 +71,7 @@ func (c *Client) put(ctx context.Context, r *skep.PutRequest) ([]skep.PutResult,
 			return nil, err
 		}
 	}
-	return c.putRuns(ctx, r, &n, runs, together)
+	return c.putRuns(ctx, r, &n, list, together)
 }
 
 // putRefused is the answer when nothing was begun.
@@ -83,53 +83,6 @@ func (c *Client) putRefused(ctx context.Context, r *skep.PutRequest, err error) 
 	for i := range out {
 		out[i] = skep.PutResult{Outcome: skep.Declined, Reason: skep.KindOf(err)}
 	}
-	return out, nil
-}
-
-// run is blocks that are sent in one frame, or one block that is too large for one.
-type run struct {
-	skep.Range
-	large bool
-}
-
-// split cuts a request into runs.
-func (c *Client) split(r *skep.PutRequest, payload int64, body int) ([]run, error) {
-	var out []run
-	cur, bytes, length := run{}, int64(0), 1<<10
-	cutHere := func(i int) {
-		if i > cur.From {
-			cur.To = i
-			out = append(out, cur)
-		}
-		cur, bytes, length = run{Range: skep.Range{From: i, To: i}}, 0, 1<<10
-	}
-	for i := range r.Blocks {
-		b := &r.Blocks[i]
-		if len(b.Parts) > skep.MaxParts {
-			return nil, skep.Invalidf("put", "parts", len(b.Parts), fmt.Sprintf("1 to %d", skep.MaxParts))
-		}
-		var size int64
-		fields := 128 + len(b.Name)
-		for _, p := range b.Parts {
-			if len(p.Name) > math.MaxUint16 {
-				return nil, skep.Invalidf("put", "part name length in bytes", len(p.Name), fmt.Sprintf("1 to %d", skep.MaxPartNameSize))
-			}
-			size += int64(len(p.Bytes))
-			fields += 32 + len(p.Name)
-		}
-		if size > payload {
-			cutHere(i)
-			cur.large = true
-			cutHere(i + 1)
-			continue
-		}
-		if bytes+size > payload || length+fields > body {
-			cutHere(i)
-		}
-		bytes += size
-		length += fields
-	}
-	cutHere(len(r.Blocks))
 	return out, nil
 }
 
@@ -165,21 +118,22 @@ func checkBlock(op string, n *skep.NamespaceSpec, r *skep.PutRequest, i int) err
 // them one by one.
 const together, alone = 4, 64
 
-func (c *Client) putRuns(ctx context.Context, r *skep.PutRequest, n *skep.NamespaceInfo, runs []run, most int) ([]skep.PutResult, error) {
+func (c *Client) putRuns(ctx context.Context, r *skep.PutRequest, n *skep.NamespaceInfo, of []runs.Run, most int) ([]skep.PutResult, error) {
 	out := make([]skep.PutResult, len(r.Blocks))
-	var next atomic.Int64
+	var next, done atomic.Int64
 	var wait sync.WaitGroup
 	var held atomic.Bool // whatever else is wrong, the server may still read the memory of one
+	whole := ctx
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	for range min(most, len(runs)) {
+	for range min(most, len(of)) {
 		wait.Go(func() {
 			for ctx.Err() == nil {
 				i := int(next.Add(1)) - 1
-				if i >= len(runs) {
+				if i >= len(of) {
 					return
 				}
-				list, err := c.putOne(ctx, r, n, runs[i])
+				list, err := c.putOne(ctx, r, n, of[i])
 				if rest, kept := skep.Held(err); kept {
 					held.Store(true)
 					if err = rest; err == nil {
@@ -190,23 +144,27 @@ func (c *Client) putRuns(ctx context.Context, r *skep.PutRequest, n *skep.Namesp
 					cancel(err)
 					return
 				}
-				copy(out[runs[i].From:], list)
+				copy(out[of[i].From:], list)
+				done.Add(1)
 			}
 		})
 	}
 	wait.Wait()
+	if int(done.Load()) == len(of) {
+		return out, nil
+	}
 	err := context.Cause(ctx)
+	if skep.KindOf(err) == skep.Other && whole.Err() != nil {
+		err = link.Ended("put", whole)
+	}
 	if held.Load() {
-		return nil, &skep.Error{Op: "put", Kind: skep.NotReleased, Err: err}
+		err = &skep.Error{Op: "put", Kind: skep.NotReleased, Err: err}
 	}
-	if err != nil {
-		return nil, err
-	}
-	return out, nil
+	return nil, err
 }
 
-func (c *Client) putOne(ctx context.Context, r *skep.PutRequest, n *skep.NamespaceInfo, x run) ([]skep.PutResult, error) {
-	if !x.large {
+func (c *Client) putOne(ctx context.Context, r *skep.PutRequest, n *skep.NamespaceInfo, x runs.Run) ([]skep.PutResult, error) {
+	if !x.Large {
 		return c.putRun(ctx, r, x.Range, n)
 	}
 	b := &r.Blocks[x.From]
@@ -226,7 +184,7 @@ func (c *Client) putOne(ctx context.Context, r *skep.PutRequest, n *skep.Namespa
 	}
 	for i, p := range b.Parts {
 		if err := w.Write(ctx, req.Manifest[i].Name, 0, p.Bytes); err != nil {
-			_ = w.Abort(context.WithoutCancel(ctx))
+			go w.Abort(c.ctx)
 			return nil, err
 		}
 	}
@@ -271,9 +229,9 @@ func (c *Client) putRun(ctx context.Context, r *skep.PutRequest, x skep.Range, n
 	err := c.do(ctx, call, m, payload, &res)
 	switch {
 	case err != nil && call.needs != 0 && skep.KindOf(err) == skep.Unsupported:
-		var ones []run
+		var ones []runs.Run
 		for i := x.From; i < x.To; i++ {
-			ones = append(ones, run{Range: skep.Range{From: i, To: i + 1}})
+			ones = append(ones, runs.Run{Range: skep.Range{From: i, To: i + 1}})
 		}
 		list, err := c.putRuns(ctx, r, &skep.NamespaceInfo{}, ones, alone)
 		if err != nil {

@@ -44,6 +44,7 @@ type clientSession struct {
 	ended   error // no more will come; io.EOF when all came
 	closed  bool
 	owed    int64 // bytes handed out and not credited
+	credit  int64 // bytes that may come
 	landing bool  // the reader writes to a destination, and closes calm when it has
 	calm    chan struct{}
 
@@ -221,7 +222,7 @@ func (s *clientSession) open(ctx context.Context, x *clientConn, m *frames.Coste
 	if err != nil {
 		return false, err
 	}
-	s.x, s.id, s.ring = x, id, nil
+	s.x, s.id, s.ring, s.credit = x, id, nil, s.window
 	if m.Ring {
 		s.c.shared.session(s)
 	}
@@ -318,20 +319,21 @@ func (s *clientSession) answer(chain, item int, ch skep.Chunk) error {
 }
 
 // consumed gives the server credit for bytes that are out of the way, a quarter of the
-// window at a time.
+// window at a time. Next tries again what was not sent: the server may wait for it.
 func (s *clientSession) consumed(n int64) {
 	s.mu.Lock()
 	s.owed += n
-	give := int64(0)
-	if s.owed >= s.window/4 && !s.closed && s.ended == nil {
-		give, s.owed = s.owed, 0
+	give := s.owed
+	if give < s.window/4 || s.closed || s.ended != nil {
+		give = 0
 	}
+	s.owed, s.credit = s.owed-give, s.credit+give
 	s.mu.Unlock()
-	if give > 0 {
-		ctx, cancel := context.WithTimeout(context.Background(), s.c.opt.Timeout)
-		defer cancel()
-		_ = s.x.post(ctx, frames.Header{Type: frames.TypeCredit}, &frames.Credit{Session: s.id, Amount: uint64(give)},
-			nil)
+	if give > 0 && !s.x.credit(s.id, uint64(give)) {
+		s.mu.Lock()
+		s.owed, s.credit = s.owed+give, s.credit-give
+		s.mu.Unlock()
+		s.signal()
 	}
 }
 
@@ -474,7 +476,7 @@ func (s *clientSession) Close(ctx context.Context) error {
 // endLater ends a session that its caller waits for no longer, so that what it was written to is lent again once the server
 // is done with it. Where the connection breaks first, the next one settles that.
 func (s *clientSession) endLater() {
-	for s.x.alive() && s.c.ctx.Err() == nil {
+	for !link.IsClosed(s.x.dead) && s.c.ctx.Err() == nil {
 		ctx, cancel := context.WithTimeout(s.c.ctx, s.c.opt.Patience)
 		_ = s.Close(ctx)
 		said := ctx.Err() == nil
@@ -491,7 +493,7 @@ func (s *clientSession) release(ctx context.Context, op string, t frames.Type, m
 	for {
 		_, err := s.x.call(ctx, t, m, nil, nil)
 		switch k := skep.KindOf(err); {
-		case err == nil, k == skep.Closed && s.c.ctx.Err() == nil && s.x.alive(): // or the server has ended it
+		case err == nil, k == skep.Closed && s.c.ctx.Err() == nil && !link.IsClosed(s.x.dead): // or the server ended it
 			if s.ring != nil && t == frames.TypeEnd {
 				s.c.shared.over(s)
 			}
@@ -519,8 +521,8 @@ func (s *clientSession) release(ctx context.Context, op string, t frames.Type, m
 			case <-ctx.Done():
 			}
 		case <-ctx.Done():
-		default:
-			return err
+		default: // whatever else it is: the server has not said that it is done
+			return &skep.Error{Op: op, Kind: skep.NotReleased, Err: err}
 		}
 		return &skep.Error{Op: op, Kind: skep.NotReleased, Err: ctx.Err()}
 	}

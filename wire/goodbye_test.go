@@ -77,3 +77,56 @@ func TestAGoodbyeThatIsLateEndsTheLeases(t *testing.T) {
 		require.Zero(t, leases())
 	})
 }
+
+// A server that has said goodbye may be stopped in the middle of it, where another one answers by now. Its connection is
+// looked after all the same: sessions are told that it says nothing, what it does not know any more is released, and a
+// client that closes does not wait for it.
+func TestAServerThatStopsAfterItsGoodbye(t *testing.T) {
+	t.Parallel()
+	for name, silence := range map[string]time.Duration{"says nothing": 50 * time.Millisecond, "is closed": time.Minute} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			o := scripted(t, func(c *rawConn, h frames.Header, _ []byte) {
+				switch h.Type {
+				case frames.TypeRestore:
+					c.send(t, frames.Header{Type: h.Type | frames.Answer, Call: h.Call}, nil, "")
+					c.send(t, frames.Header{Type: frames.TypeGoodbye}, &frames.Goodbye{}, "")
+				case frames.TypeEnd:
+					b := frames.BodyOf(&skep.Error{Op: "end", Kind: skep.Closed})
+					c.send(t, frames.Header{Type: frames.TypeError, Call: h.Call}, &b, "")
+				}
+			})
+			o.Conns, o.Silence = 1, silence
+			c, err := Dial(t.Context(), o)
+			require.NoError(t, err)
+			c.know(skep.NamespaceInfo{ID: 1, NamespaceSpec: skep.NamespaceSpec{Shape: skep.Shape{BlockTokens: 1, Bytes: 16}}})
+			s, err := c.Restore(t.Context(), &skep.RestoreRequest{Chains: []skep.Chain{{Scope: skep.Scope{Namespace: 1}, Keys: make([]skep.Key, 1)}}})
+			require.NoError(t, err)
+			old := s.(*clientSession).x
+			require.Eventually(t, func() bool { return !old.alive() }, time.Minute, time.Millisecond)
+			now, err := c.conn(t.Context(), 0)
+			require.NoError(t, err)
+			require.NotSame(t, old, now)
+			if silence < time.Minute {
+				within, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+				defer cancel()
+				var got [1]skep.Chunk
+				_, err := s.Next(within, got[:])
+				require.NoError(t, err)
+				require.ErrorIs(t, got[0].Err, skep.Unavailable)
+				require.False(t, c.Away(), "which says nothing of who answers now")
+			} else {
+				require.NoError(t, s.Close(t.Context()))
+			}
+			closed := make(chan error, 1)
+			go func() { closed <- c.Close() }()
+			select {
+			case err := <-closed:
+				require.NoError(t, err)
+			case <-time.After(20 * time.Second):
+				old.end(errClosed)
+				require.Fail(t, "the client waits for a server that is stopped")
+			}
+		})
+	}
+}

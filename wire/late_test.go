@@ -287,7 +287,7 @@ func TestPiecesOfOneChunkAgreeOnItsSize(t *testing.T) {
 	go func() { _, _ = b.Write(make([]byte, 1000)) }()
 	x, err := layout.PlanChain(&skep.Chain{Keys: make([]skep.Key, 1)}, skep.Shape{BlockTokens: 1})
 	require.NoError(t, err)
-	s := &clientSession{c: &Client{}, chains: []*layout.ChainPlan{x}, got: [][]uint64{{0}}, left: 1, stopped: make([]bool, 1), landed: make(chan struct{}, 1)}
+	s := &clientSession{c: &Client{}, chains: []*layout.ChainPlan{x}, got: [][]uint64{{0}}, left: 1, credit: 1 << 20, stopped: make([]bool, 1), landed: make(chan struct{}, 1)}
 	l := link.New(a, time.Minute, frames.SlowestRate)
 	require.NoError(t, s.piece(l, &frames.Piece{Bytes: 3000, Len: 1000}))
 	require.ErrorIs(t, s.piece(l, &frames.Piece{Bytes: 1 << 20, Offset: 1000, Len: 1 << 19}), skep.Damaged)
@@ -320,4 +320,46 @@ func TestNobodyWaitsForAnothersDial(t *testing.T) {
 	require.Empty(t, first, "the other goes on")
 	require.NoError(t, c.Close())
 	require.ErrorIs(t, <-first, skep.Closed)
+}
+
+// patientSessions are a Store's whose Reprioritise waits until the gate opens.
+type patientSessions struct{ *gated }
+
+type patientSession struct {
+	skep.Session
+	of *gated
+}
+
+func (p patientSessions) Restore(ctx context.Context, r *skep.RestoreRequest) (skep.Session, error) {
+	s, err := p.gated.Restore(ctx, r)
+	return patientSession{s, p.gated}, err
+}
+
+func (p patientSession) Reprioritise(ctx context.Context, chain, priority int, deadline time.Time) error {
+	p.of.wait()
+	return p.Session.Reprioritise(ctx, chain, priority, deadline)
+}
+
+// A Store may take its time to reprioritise: nobody else on the connection waits for that.
+func TestNobodyWaitsForAReprioritise(t *testing.T) {
+	t.Parallel()
+	g := newGated()
+	r := serve(t, "tcp", patientSessions{g}, server.Options{})
+	c := r.dial(t, patient(r.addr))
+	t.Cleanup(g.open)
+	ch := chainOf(t, c, "t", 4)
+	s, err := c.Restore(t.Context(), &skep.RestoreRequest{Chains: []skep.Chain{ch}})
+	require.NoError(t, err)
+	g.shut()
+	done := make(chan error, 1)
+	go func() { done <- s.Reprioritise(t.Context(), 0, 7, time.Time{}) }()
+	<-g.reached
+	within, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	_, err = c.Lookup(within, &skep.LookupRequest{Scope: ch.Scope, Keys: ch.Keys})
+	require.NoError(t, err)
+	require.Empty(t, done)
+	g.open()
+	require.NoError(t, <-done)
+	require.NoError(t, s.Close(t.Context()))
 }

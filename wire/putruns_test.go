@@ -2,6 +2,7 @@ package wire
 
 import (
 	"context"
+	"runtime"
 	"strconv"
 	"sync/atomic"
 	"testing"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/store/storetest"
+	"github.com/skepkv/skep/wire/runs"
 	"github.com/skepkv/skep/wire/server"
 )
 
@@ -80,4 +82,60 @@ func TestAPutInSeveralFramesKeepsItsMemoryUntilAllAreRead(t *testing.T) {
 	}
 	require.Positive(t, right)
 	require.ErrorIs(t, c.Close(), skep.NotReleased, "the server has read it all, and did not say so")
+}
+
+// A put in several frames that is given up says so as one in a single frame does.
+func TestAPutInSeveralFramesThatIsGivenUp(t *testing.T) {
+	t.Parallel()
+	g := newGated()
+	_, c := late(t, g, nil)
+	ctx, cancel := context.WithCancel(t.Context())
+	req, of := twoRuns(t, c, make([]byte, 2*blockSize))
+	g.shut()
+	go func() {
+		<-g.reached
+		cancel()
+	}()
+	_, err := c.putRuns(ctx, req, &skep.NamespaceInfo{}, of, 1)
+	require.ErrorIs(t, err, skep.Deadline)
+	require.ErrorIs(t, err, context.Canceled)
+	g.open()
+}
+
+// And one that is given up when all of it is stored says what became of it.
+func TestAPutInSeveralFramesThatIsGivenUpTooLate(t *testing.T) {
+	t.Parallel()
+	if runtime.GOOS != "linux" {
+		t.Skip("no memfd on this system")
+	}
+	g := newGated()
+	_, c := late(t, g, sharing)
+	ctx, cancel := context.WithCancel(t.Context())
+	mem, err := c.Alloc(t.Context(), 2*blockSize)
+	require.NoError(t, err)
+	defer mem.Release()
+	req, of := twoRuns(t, c, mem.Bytes())
+	g.shut()
+	go func() {
+		<-g.reached
+		<-g.reached
+		cancel()
+		g.open()
+	}()
+	list, err := c.putRuns(ctx, req, &skep.NamespaceInfo{}, of, 2)
+	require.NoError(t, err)
+	for _, x := range list {
+		require.Equal(t, skep.Committed, x.Outcome)
+	}
+}
+
+// twoRuns is a put of two blocks, each in a frame.
+func twoRuns(t *testing.T, c *Client, mem []byte) (*skep.PutRequest, []runs.Run) {
+	ns, err := c.OpenNamespace(t.Context(), skep.NamespaceSpec{Tenant: "t", Name: "n", Shape: skep.Shape{BlockTokens: 16, Bytes: blockSize}})
+	require.NoError(t, err)
+	req := &skep.PutRequest{Scope: skep.Scope{Namespace: ns.ID}}
+	for i := range 2 {
+		req.Blocks = append(req.Blocks, skep.Block{Key: skep.KeyOf([]byte{byte(i)}), Parts: []skep.Part{{Bytes: mem[i*blockSize : (i+1)*blockSize]}}})
+	}
+	return req, []runs.Run{{Range: skep.Range{To: 1}}, {Range: skep.Range{From: 1, To: 2}}}
 }

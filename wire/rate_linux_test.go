@@ -11,6 +11,7 @@ import (
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/store/storetest"
 	"github.com/skepkv/skep/wire/auth"
+	"github.com/skepkv/skep/wire/frames"
 	"github.com/skepkv/skep/wire/server"
 )
 
@@ -101,4 +102,21 @@ func TestBytesPutFromSharedMemoryAreRated(t *testing.T) {
 	require.ErrorIs(t, put(make([]byte, blockSize)), skep.Overloaded)
 	advance(time.Second)
 	require.NoError(t, put(mem.Bytes()[:blockSize]))
+}
+
+// Descriptors of a call that is refused for its tenant's rate are not left for the next one that has some.
+func TestDescriptorsOfARefusedCallAreDropped(t *testing.T) {
+	t.Parallel()
+	d, _, advance := rated(t, auth.Limits{RequestsPerSecond: 1})
+	r := serve(t, "unix", newMemstore(storetest.Config{}), server.Options{Auth: d})
+	o := r.options()
+	o.Token, o.SharedMemory, o.Conns = tokenA, 4<<20, 1
+	c := r.dial(t, o)
+	f, mem := inMemory(t, 1<<20)
+	require.ErrorIs(t, attachRaw(t, c, &frames.AttachRequest{Size: 1 << 20, Entries: 64}, int(f.Fd())), skep.Overloaded)
+	advance(time.Second)
+	a, err := c.Attach(t.Context(), mem, int(f.Fd()), 0)
+	require.NoError(t, err)
+	advance(time.Second)
+	require.NoError(t, a.Detach(t.Context()))
 }

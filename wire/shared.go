@@ -443,7 +443,7 @@ func (s *sharedMemory) read() {
 	var taken uint64
 	var of *shm.Reader // the ring it is counted on: a server attached anew begins with all the credit
 	for s.event.Wait() == nil {
-		for {
+		for more := true; more; {
 			s.mu.Lock()
 			if s.ring == nil {
 				s.mu.Unlock()
@@ -455,24 +455,22 @@ func (s *sharedMemory) read() {
 			e, ok, err := s.ring.Next()
 			ses, x := s.sessions[e.Session], s.conn
 			s.mu.Unlock()
-			if !ok {
-				break
-			}
-			taken++
-			if err == nil && ses != nil {
-				err = ses.completion(&e)
-			}
-			if err != nil && x != nil {
-				x.end(link.Gone("shared ring", err))
-			}
-			if taken >= ringEntries/4 && x != nil {
-				// Session 0 is the ring itself. What was not sent is sent with the next.
-				ctx, cancel := context.WithTimeout(context.Background(), x.c.opt.Timeout)
-				if x.post(ctx, frames.Header{Type: frames.TypeCredit}, &frames.Credit{Session: 0, Amount: taken},
-					nil) == nil {
-					taken = 0
+			if ok {
+				taken++
+				if err == nil && ses != nil {
+					err = ses.completion(&e)
 				}
-				cancel()
+				if err != nil && x != nil {
+					x.end(link.Gone("shared ring", err))
+				}
+			}
+			// What was not sent is sent with more of it, and with the last that is here: the server may wait for it.
+			due := taken >= ringEntries/4 && (!ok || taken%(ringEntries/4) == 0) && x != nil && !link.IsClosed(x.dead)
+			switch {
+			case due && x.credit(0, taken):
+				taken = 0
+			case !due && !ok:
+				more = false
 			}
 		}
 	}

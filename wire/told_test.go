@@ -1,7 +1,9 @@
 package wire
 
 import (
+	"context"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -42,5 +44,33 @@ func TestTheEndOfASnapshotIsTold(t *testing.T) {
 	told, err := events.Told()
 	require.NoError(t, err)
 	require.True(t, link.IsClosed(told), "where no snapshot was asked for")
+	require.NoError(t, events.Close())
+}
+
+// forgetful is a Store that cannot say whose namespaces are.
+type forgetful struct{ skep.Store }
+
+func (forgetful) FindNamespace(context.Context, skep.NamespaceID) (skep.NamespaceInfo, error) {
+	return skep.NamespaceInfo{}, &skep.Error{Op: "find namespace", Kind: skep.Unavailable}
+}
+
+// An event that may be the tenant's is a gap where nobody can say whose it is: else its tenant would miss it, and not
+// know.
+func TestAnEventOfANamespaceThatCannotBeLookedUpIsAGap(t *testing.T) {
+	t.Parallel()
+	p := protect(t, directory(t))
+	r := serve(t, "tcp", forgetful{p.st}, server.Options{Auth: directory(t)})
+	o := r.options()
+	o.Token = tokenA
+	events, err := r.dial(t, o).Events(t.Context(), skep.Cursor{}, false)
+	require.NoError(t, err)
+	_, err = p.st.Delete(t.Context(), p.ch.Scope, p.ch.Keys[3:])
+	require.NoError(t, err)
+	within, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	var into [1]skep.Event
+	_, err = events.Next(within, into[:])
+	require.NoError(t, err)
+	require.Equal(t, skep.EventGap, into[0].Kind)
 	require.NoError(t, events.Close())
 }

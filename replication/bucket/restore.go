@@ -359,10 +359,12 @@ func (x *session) Next(ctx context.Context, into []skep.Chunk) (int, error) {
 	return n, err
 }
 
-// parts are the sessions that have a chain of the caller's, and its number there.
+// parts are the sessions that have a chain of the caller's, and its number there. Nobody else waits meanwhile: a Stop may
+// for a drive.
 func (x *session) parts(chain int, call func(ses part, chain int) error) (err error) {
 	x.mu.Lock()
-	defer x.mu.Unlock()
+	then := x.then
+	x.mu.Unlock()
 	i, j := slices.Index(x.early, chain), slices.Index(x.late, chain)
 	if i < 0 && j < 0 {
 		return skep.Invalidf("session", "chain", chain, "one of the request")
@@ -370,8 +372,8 @@ func (x *session) parts(chain int, call func(ses part, chain int) error) (err er
 	if i >= 0 {
 		err = call(x.now, i)
 	}
-	if j >= 0 && x.then != nil {
-		err = errors.Join(err, call(x.then, j))
+	if j >= 0 && then != nil {
+		err = errors.Join(err, call(then, j))
 	}
 	return err
 }
@@ -436,14 +438,15 @@ func (x *session) Close(ctx context.Context) error {
 		return &skep.Error{Op: "close", Kind: skep.NotReleased, Err: ctx.Err()}
 	}
 	x.mu.Lock()
-	defer x.mu.Unlock()
 	x.over = true
+	then := x.then
+	x.mu.Unlock()
 	var err error
 	if x.now != nil {
 		err = x.now.Close(ctx)
 	}
-	if x.then != nil {
-		err = errors.Join(err, x.then.Close(ctx))
+	if then != nil {
+		err = errors.Join(err, then.Close(ctx))
 	}
 	return err
 }

@@ -229,3 +229,15 @@ func TestAWindowForALayerOfAll(t *testing.T) {
 		require.NoError(t, ses.Close(t.Context()))
 	})
 }
+
+// A part of a session may wait for a drive, in a Stop: whoever asks something of the session meanwhile does not.
+func TestNobodyWaitsForAPartOfASession(t *testing.T) {
+	t.Parallel()
+	x := &session{early: []int{0}}
+	asked := false
+	require.NoError(t, x.parts(0, func(part, int) error {
+		asked = x.mu.TryLock()
+		return nil
+	}))
+	require.True(t, asked)
+}

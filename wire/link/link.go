@@ -40,6 +40,7 @@ type Link struct {
 	Write chan struct{}  // holds one token: who has it writes
 	sends atomic.Int64   // bytes of the frames that are, or wait to be, written
 	Sent  atomic.Int64   // bytes of frames that were written
+	Moved atomic.Int64   // bytes that the other side has sent, or made room for in the middle of a frame: it lives
 	now   *writeNow      // the writer's; nil: not this way
 	under *near.Gatherer // of TLS; else nil
 	stall time.Duration  // how long the other side may take nothing
@@ -127,11 +128,35 @@ func (l *Link) SetRead(d time.Duration) {
 }
 
 // get reads once from the connection.
-func (l *Link) get(p []byte) (int, error) {
+func (l *Link) get(p []byte) (n int, err error) {
 	if l.Files != nil {
-		return l.Files.read(p)
+		n, err = l.Files.read(p)
+	} else {
+		n, err = l.Conn.Read(p)
 	}
-	return l.Conn.Read(p)
+	l.Moved.Add(int64(n))
+	return n, err
+}
+
+// put writes buffers, in steps: what is written after the first had to be given room.
+func (l *Link) put(all net.Buffers) (n int64, err error) {
+	room := make(net.Buffers, 0, len(all))
+	for len(all) > 0 && err == nil {
+		step, left := room, ReadStep
+		for left > 0 && len(all) > 0 {
+			k := min(left, len(all[0]))
+			step, left = append(step, all[0][:k]), left-k
+			if all[0] = all[0][k:]; len(all[0]) == 0 {
+				all = all[1:]
+			}
+		}
+		before := n
+		n, err = step.WriteTo(l.Conn)
+		if n += before; before > 0 {
+			l.Moved.Add(n - before)
+		}
+	}
+	return n, err
 }
 
 // reads is a function as an io.Reader.
@@ -267,21 +292,7 @@ func (l *Link) Send(ctx context.Context, frame []byte, payload net.Buffers) erro
 		frame = frame[begun:]
 	}
 	l.Conn.SetWriteDeadline(due)
-	if ctx.Done() != nil {
-		// The caller's memory is its own again when its context ends: then a write that
-		// hangs is cut off, and the connection with it. It is over before others write: the
-		// deadline is theirs then.
-		cut := make(chan struct{})
-		stop := context.AfterFunc(ctx, func() {
-			l.Conn.SetWriteDeadline(time.Unix(1, 0))
-			close(cut)
-		})
-		defer func() {
-			if !stop() {
-				<-cut
-			}
-		}()
-	}
+	defer l.cutOff(ctx)()
 	var err error
 	var n int64
 	if whole {
@@ -292,7 +303,7 @@ func (l *Link) Send(ctx context.Context, frame []byte, payload net.Buffers) erro
 		all := make(net.Buffers, 0, 1+len(payload))
 		all = append(append(all, frame), payload...)
 		l.under.Hold()
-		n, err = all.WriteTo(l.Conn)
+		n, err = l.put(all)
 		err = errors.Join(err, l.under.Flush())
 	}
 	if err == nil {
@@ -309,6 +320,24 @@ func (l *Link) Send(ctx context.Context, frame []byte, payload net.Buffers) erro
 	return Gone("send", err)
 }
 
+// cutOff has a write that hangs be cut off, and the connection with it, when a context ends: the caller's memory is its own
+// again then. It is over when it says so, before others write: the deadline is theirs then.
+func (l *Link) cutOff(ctx context.Context) (over func()) {
+	if ctx.Done() == nil {
+		return func() {}
+	}
+	cut := make(chan struct{})
+	stop := context.AfterFunc(ctx, func() {
+		l.Conn.SetWriteDeadline(time.Unix(1, 0))
+		close(cut)
+	})
+	return func() {
+		if !stop() {
+			<-cut
+		}
+	}
+}
+
 // SendFiles writes a short frame with descriptors. It has the time of a frame of its own: a connection keeps the deadline
 // of what was written with one before.
 func (l *Link) SendFiles(ctx context.Context, frame []byte, fds []int) error {
@@ -319,7 +348,13 @@ func (l *Link) SendFiles(ctx context.Context, frame []byte, fds []int) error {
 	}
 	defer func() { l.Write <- struct{}{} }()
 	l.Conn.SetWriteDeadline(time.Now().Add(l.patience(int64(len(frame)))))
-	return SendFiles(l.Conn, frame, fds...)
+	defer l.cutOff(ctx)()
+	err := SendFiles(l.Conn, frame, fds...)
+	if err != nil && ctx.Err() != nil {
+		l.Conn.Close() // some of it may have been sent
+		return Ended("send", ctx)
+	}
+	return err
 }
 
 // Unsent wraps the error of a frame of which no byte was sent.

@@ -22,7 +22,8 @@ type operation struct {
 	silent  bool // it has no answer
 	payload bool // a payload may follow the body
 	keys    bool // the body may be as long as Limits.Body; else shortBody
-	back    bool // it gives something back, which must not need memory
+	back    bool // it gives back what is the connection's own, which must need neither memory nor a right
+	files   bool // descriptors come with it
 	placed  bool // of a cluster's node, it is right by the node's map only
 	told    bool // the Store is told by which map
 	nodes   bool // who has the right write for every tenant may, too: the nodes of a cluster, which are answered less
@@ -76,7 +77,7 @@ func init() {
 		frames.TypeBegin:         {need: w, placed: true, prepare: prepareBegin},
 		frames.TypeWrite:         {need: w, payload: true, prepare: prepareWrite},
 		frames.TypeCommit:        {need: w, prepare: prepareCommit},
-		frames.TypeAbort:         {need: w, back: true, prepare: prepareAbort},
+		frames.TypeAbort:         {back: true, prepare: prepareAbort},
 		frames.TypeFlush: {need: w, placed: true, prepare: simply(func(ctx context.Context,
 			r *request) (frames.Message, error) {
 			return nil, r.x.s.store.Flush(ctx)
@@ -84,9 +85,9 @@ func init() {
 		frames.TypeRestore:         {need: r, placed: true, inline: true, keys: true, run: runRestore},
 		frames.TypeCredit:          {need: r, inline: true, silent: true, run: runCredit},
 		frames.TypeClaim:           {need: r, inline: true, run: answering(claim)},
-		frames.TypeReprioritise:    {need: r, inline: true, run: answering(reprioritise)},
-		frames.TypeStop:            {need: r, back: true, prepare: prepareStop},
-		frames.TypeEnd:             {need: r, back: true, prepare: prepareEnd},
+		frames.TypeReprioritise:    {need: r, prepare: prepareReprioritise},
+		frames.TypeStop:            {back: true, prepare: prepareStop},
+		frames.TypeEnd:             {back: true, prepare: prepareEnd},
 		frames.TypeCostedRestore:   {need: r, placed: true, inline: true, keys: true, run: runRestore},
 		frames.TypeClaimWhen:       {need: r, inline: true, run: answering(claimWhen)},
 		frames.TypeComputed:        {need: r, inline: true, run: answering(computed)},
@@ -101,10 +102,10 @@ func init() {
 		frames.TypeAdmin:           {need: o, keys: true, prepare: prepareAdmin},
 		frames.TypeClusterMap:      {need: r, inline: true, run: answering(clusterMap)},
 		frames.TypeList:            {need: r, placed: true, prepare: prepareList},
-		frames.TypeAttach:          {need: r, inline: true, run: answering(attach)},
-		frames.TypeDetach:          {need: r, back: true, prepare: prepareDetach},
-		frames.TypeAttachMemory:    {need: r, inline: true, run: answering(attachMemory)},
-		frames.TypeDetachMemory:    {need: r, back: true, prepare: prepareDetachMemory},
+		frames.TypeAttach:          {need: r, files: true, inline: true, run: answering(attach)},
+		frames.TypeDetach:          {back: true, prepare: prepareDetach},
+		frames.TypeAttachMemory:    {need: r, files: true, inline: true, run: answering(attachMemory)},
+		frames.TypeDetachMemory:    {back: true, prepare: prepareDetachMemory},
 	}
 	for t, o := range operations {
 		o.name = t.String()

@@ -40,13 +40,17 @@ func claim(ctx context.Context, r *request) (frames.Message, error) {
 	return &frames.ClaimResult{Claim: c}, err
 }
 
-func reprioritise(ctx context.Context, r *request) (frames.Message, error) {
+// prepareReprioritise is of a call that may wait: a Store may be about to begin a restore by what was said before.
+func prepareReprioritise(r *request) (func(context.Context) (frames.Message, error), error) {
 	var m frames.ReprioritiseRequest
 	s, err := r.about("reprioritise", &m, &m.Session)
 	if err != nil {
 		return nil, err
 	}
-	return nil, s.ses.Reprioritise(ctx, m.Chain, m.Priority, deadlineIn(time.Now(), m.Deadline))
+	deadline := deadlineIn(time.Now(), m.Deadline)
+	return func(ctx context.Context) (frames.Message, error) {
+		return nil, s.ses.Reprioritise(ctx, m.Chain, m.Priority, deadline)
+	}, nil
 }
 
 // claimWhen is a claim of a chain with a cost, by an engine that says whether it is idle.

@@ -47,7 +47,7 @@ type serverConn struct {
 	calls    map[uint64]context.CancelFunc // under way, by number
 	sessions map[uint64]*serverSession
 	streams  map[uint64]*serverStream
-	writers  map[uint64]skep.BlockWriter
+	writers  map[uint64]openBlock
 	next     uint64 // number of the next writer
 	region   *region
 }
@@ -55,7 +55,7 @@ type serverConn struct {
 func newServerConn(s *Server, c net.Conn) *serverConn {
 	x := &serverConn{s: s, l: link.New(c, s.opt.Limits.Stall, s.opt.Limits.Rate),
 		calls:    map[uint64]context.CancelFunc{},
-		sessions: map[uint64]*serverSession{}, streams: map[uint64]*serverStream{}, writers: map[uint64]skep.BlockWriter{}}
+		sessions: map[uint64]*serverSession{}, streams: map[uint64]*serverStream{}, writers: map[uint64]openBlock{}}
 	x.l.Files = link.NewFileReader(c)
 	x.answers = make(chan struct{}, 2*s.opt.Limits.Calls)
 	x.payload = make(chan struct{}, 1)
@@ -389,10 +389,11 @@ func (x *serverConn) skip(h *frames.Header, body uint64) error {
 	return x.l.Discard(body + uint64(h.Payload))
 }
 
-// allowed checks the identity against what the operation needs.
+// allowed checks the identity against what the operation needs. Who may do nothing any more still gives back what it has:
+// it is told by the answer that nobody writes to its memory.
 func (x *serverConn) allowed(op *operation) error {
 	now := time.Now()
-	if err := x.who.Check(now, op.need); err != nil {
+	if err := x.who.Check(now, op.need); err != nil && !op.back {
 		if op.nodes && x.who.Tenant == auth.AnyTenant && x.who.Check(now, auth.Write) == nil {
 			return nil
 		}
@@ -404,6 +405,9 @@ func (x *serverConn) allowed(op *operation) error {
 // refused answers a request that was not begun, before what is left of it is read. Frames without
 // an answer get none.
 func (x *serverConn) refused(r *request, op *operation, err error) error {
+	if op.files {
+		x.l.Files.Drop() // else the next call that takes any would have these
+	}
 	if op.silent {
 		x.observe(r, err)
 		return nil

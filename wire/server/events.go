@@ -201,7 +201,8 @@ func (s *Server) snapshotTurn(tenant string) chan struct{} {
 }
 
 // visible keeps what the identity may see: events of its tenant's namespaces, and of purges
-// of several, or of a namespace that is gone, a gap, after which it asks for a snapshot.
+// of several, or of a namespace that is gone, a gap, after which it asks for a snapshot; and a gap where it cannot be said
+// whose the namespace is.
 func (st *serverStream) visible(list []skep.Event) []skep.Event {
 	kept := list[:0]
 	for _, e := range list {
@@ -212,8 +213,13 @@ func (st *serverStream) visible(list []skep.Event) []skep.Event {
 			if !st.x.who.Reaches("") {
 				e = skep.Event{Cursor: e.Cursor, Kind: skep.EventGap, Time: e.Time}
 			}
-		case e.Namespace != 0 && st.x.s.spaces.reach(st.ctx, "events", st.x.who, e.Namespace) != nil:
-			continue
+		case e.Namespace != 0:
+			switch err := st.x.s.spaces.reach(st.ctx, "events", st.x.who, e.Namespace); {
+			case skep.KindOf(err) == skep.NotFound:
+				continue
+			case err != nil: // it may be the tenant's
+				e = skep.Event{Cursor: e.Cursor, Kind: skep.EventGap, Time: e.Time}
+			}
 		}
 		kept = append(kept, e)
 	}

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"time"
@@ -249,12 +250,16 @@ func prepareBegin(r *request) (func(context.Context) (frames.Message, error), er
 			x.memory.Give(writerBytes)
 			return nil, err
 		}
+		until := time.Now().Add(cmp.Or(m.Timeout, skep.DefaultPutTimeout))
 		x.mu.Lock()
 		x.next++
 		id := x.next
+		if len(x.writers) >= 16*x.s.opt.Limits.Calls {
+			x.forgetWritersLocked()
+		}
 		full := x.writers == nil || len(x.writers) >= 16*x.s.opt.Limits.Calls
 		if !full {
-			x.writers[id] = w
+			x.writers[id] = openBlock{w, until}
 		}
 		x.mu.Unlock()
 		if full {
@@ -266,11 +271,28 @@ func prepareBegin(r *request) (func(context.Context) (frames.Message, error), er
 	}, nil
 }
 
+// openBlock is a block that was begun.
+type openBlock struct {
+	skep.BlockWriter
+	until time.Time // the Store has dropped it by then
+}
+
+// forgetWritersLocked forgets the blocks that nobody ended in their time. REQUIRES: x.mu.
+func (x *serverConn) forgetWritersLocked() {
+	now := time.Now()
+	for id, w := range x.writers {
+		if now.After(w.until) {
+			delete(x.writers, id)
+			x.memory.Give(writerBytes)
+		}
+	}
+}
+
 func (x *serverConn) writer(op string, id uint64, last bool) (skep.BlockWriter, error) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	w := x.writers[id]
-	if w == nil {
+	w, ok := x.writers[id]
+	if !ok {
 		return nil, link.ErrorOf(op, skep.Closed)
 	}
 	if last {
@@ -320,7 +342,13 @@ func prepareCommit(r *request) (func(context.Context) (frames.Message, error), e
 	}
 	return func(ctx context.Context) (frames.Message, error) {
 		res, err := w.Commit(ctx, m.Ack)
-		if skep.KindOf(err) != skep.Invalid || err == nil { // else it stays open
+		if err != nil && skep.KindOf(err) != skep.Invalid {
+			// It may not have begun, and nobody can name the block any more.
+			stall, cancel := context.WithTimeout(context.WithoutCancel(ctx), r.x.s.opt.Limits.Stall)
+			_ = w.Abort(stall)
+			cancel()
+		}
+		if err == nil || skep.KindOf(err) != skep.Invalid { // else it stays open
 			_, _ = r.x.writer("commit", m.Writer, true)
 		}
 		return &frames.PutResults{List: []skep.PutResult{res}}, err

@@ -59,7 +59,8 @@ func (n Node) is(hi *frames.Welcome) bool {
 	return hi.Features&frames.FeatureCluster == 0 || hi.Cluster == n.Cluster && hi.NodeID == n.ID
 }
 
-// Check refuses a call to another node, but for what any node may be asked: whether it is there, and the map.
+// Check refuses a call to another node, but for what any node may be asked: whether it is there, and the map. What was
+// begun with a node is also ended there, whatever it is now: its drives may write to the caller's memory until then.
 //
 // Errors: link.Unsent, Unavailable, with ErrAnother in it.
 func (m *Meant) Check(t frames.Type, hi *frames.Welcome) error {
@@ -71,7 +72,8 @@ func (m *Meant) Check(t frames.Type, hi *frames.Welcome) error {
 		return nil
 	}
 	switch t {
-	case frames.TypeClusterMap, frames.TypePing, frames.TypeCancel, frames.TypeGoodbye:
+	case frames.TypeClusterMap, frames.TypePing, frames.TypeCancel, frames.TypeGoodbye, frames.TypeEnd, frames.TypeStop,
+		frames.TypeCredit, frames.TypeRelease, frames.TypeAbort, frames.TypeDetachMemory:
 		return nil
 	}
 	m.another.Store(true)
