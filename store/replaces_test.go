@@ -143,6 +143,36 @@ func TestATailOfTheSamePutIsDroppedForGood(t *testing.T) {
 	}
 }
 
+// apart is a, blocks of other keys, and b: more than one append takes where segments are small.
+func apart(a, b skep.Block) []skep.Block {
+	list := []skep.Block{a}
+	for i := range 60 {
+		list = append(list, version(keyOf(9, uint32(i)), 1, 0))
+	}
+	return append(list, b)
+}
+
+// afterARebuild puts some, one put after the other, and gives the store as it is when its catalog is lost after that.
+func afterARebuild(t *testing.T, puts ...[]skep.Block) (s *Store, sc skep.Scope) {
+	ctx := testContext(t)
+	o := small(tempRoot(t, "store"))
+	s, err := Open(ctx, o)
+	require.NoError(t, err)
+	sc = tailSpace(t, s, false)
+	for _, blocks := range puts {
+		res, err := s.Put(ctx, &skep.PutRequest{Scope: sc, Blocks: blocks})
+		require.NoError(t, err)
+		requireOutcome(t, skep.Committed, res)
+	}
+	before := len(recordsOf(t, s))
+	require.NoError(t, s.Close())
+	require.NoError(t, os.RemoveAll(filepath.Join(o.Dir, "catalog")))
+	s, err = Open(ctx, o)
+	require.NoError(t, err)
+	require.Len(t, recordsOf(t, s), before)
+	return s, sc
+}
+
 // A block of the key that another block of its put replaces stays, if it is whole or comes behind that: a rebuild does
 // not forget it with the older one that went.
 func TestARebuildKeepsWhatIsPutWithWhatReplacesTheOlder(t *testing.T) {
@@ -152,33 +182,40 @@ func TestARebuildKeepsWhatIsPutWithWhatReplacesTheOlder(t *testing.T) {
 	replacing.Replaces = &tail
 	for name, list := range map[string][]skep.Block{
 		"whole, before it": {version(tail, 2, 0), replacing}, "partial, behind it": {replacing, version(tail, 2, 1)},
+		"whole, an append before it": apart(version(tail, 2, 0), replacing),
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			ctx := testContext(t)
-			o := small(tempRoot(t, "store"))
-			s, err := Open(ctx, o)
+			s, sc := afterARebuild(t, []skep.Block{version(tail, 1, 1)}, list)
+			got, err := fetch(t.Context(), s, skep.Chain{Scope: sc, Keys: []skep.Key{tail}})
 			require.NoError(t, err)
-			sc := tailSpace(t, s, false)
-			for _, blocks := range [][]skep.Block{{version(tail, 1, 1)}, list} {
-				res, err := s.Put(ctx, &skep.PutRequest{Scope: sc, Blocks: blocks})
-				require.NoError(t, err)
-				requireOutcome(t, skep.Committed, res)
-			}
-			check := func() {
-				got, err := fetch(ctx, s, skep.Chain{Scope: sc, Keys: []skep.Key{tail}})
-				require.NoError(t, err)
-				require.NoError(t, got[0].err)
-				require.Equal(t, content(tail, skep.PartKV, 2, 8<<10), got[0].data)
-				require.Len(t, recordsOf(t, s), 2)
-			}
-			check()
-			require.NoError(t, s.Close())
-			require.NoError(t, os.RemoveAll(filepath.Join(o.Dir, "catalog")))
-			s, err = Open(ctx, o)
-			require.NoError(t, err)
-			check()
+			require.NoError(t, got[0].err)
+			require.Equal(t, content(tail, skep.PartKV, 2, 8<<10), got[0].data)
+			require.Len(t, recordsOf(t, s), len(list))
 			require.NoError(t, s.Close())
 		})
+	}
+}
+
+// A tail that comes in a put before what replaces it is gone: no rebuild brings it back.
+func TestARebuildForgetsATailOfTheSamePut(t *testing.T) {
+	t.Parallel()
+	tail, k := keyOf(1), keyOf(2)
+	replacing := version(k, 1, 0)
+	replacing.Replaces = &tail
+	for name, list := range map[string][]skep.Block{
+		"in the same append": {version(tail, 2, 1), replacing}, "an append before it": apart(version(tail, 2, 1), replacing),
+	} {
+		for older, puts := range map[string][][]skep.Block{
+			"none before": {list}, "over an older one": {{version(tail, 1, 1)}, list},
+		} {
+			t.Run(name+", "+older, func(t *testing.T) {
+				t.Parallel()
+				s, sc := afterARebuild(t, puts...)
+				require.Zero(t, prefix(t, s, sc, []skep.Key{tail}))
+				require.Equal(t, 1, prefix(t, s, sc, []skep.Key{k}))
+				require.NoError(t, s.Close())
+			})
+		}
 	}
 }

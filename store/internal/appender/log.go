@@ -122,7 +122,7 @@ func (w *Appender) logBlocks(a *Append, lw *segment.LogWriter) error {
 	if err := w.beginLog(lw); err != nil {
 		return err
 	}
-	for i, in := range a.blocks {
+	for _, in := range a.blocks {
 		if !a.ns.Info.Chained && !in.Moved {
 			if _, older := w.Index.Resolve(in.FP); older || w.Puts.Rivals.Contended(in.FP) {
 				in.Record.Flags |= segment.RecordSuccessor
@@ -134,11 +134,14 @@ func (w *Appender) logBlocks(a *Append, lw *segment.LogWriter) error {
 		// A whole block stays. Of what is not there nothing says what it will be: a tombstone would
 		// have a rebuild forget a whole block whose put began before.
 		if in.Replaces != nil {
-			old, ok := w.Index.Resolve(*in.Replaces)
-			in.DropLogged = ok && old.Partial
+			in.DropCovers = 0
+			if old, ok := w.Index.Resolve(*in.Replaces); ok && old.Partial {
+				// Not what is put meanwhile, in this put too: it may stay.
+				in.DropCovers = w.Puts.Rivals.Before(*in.Replaces, a.Seq)
+			}
 		}
-		if in.DropLogged {
-			t := segment.Tombstone{Seq: a.Seq, Covers: a.coversOf(i), Instance: in.Record.Instance,
+		if in.DropCovers > 0 {
+			t := segment.Tombstone{Seq: a.Seq, Covers: in.DropCovers, Instance: in.Record.Instance,
 				SaltTag: in.Record.SaltTag, Key: *in.Record.Replaces}
 			if err := lw.Tombstone(&t); err != nil {
 				return err
@@ -146,22 +149,6 @@ func (w *Appender) logBlocks(a *Append, lw *segment.LogWriter) error {
 		}
 	}
 	return w.fillLog(a, lw)
-}
-
-// coversOf is up to which number the tombstone of what block i replaces covers records: not that of a block of the same
-// key in the same append, if that one stays, which it does unless it is a partial tail that comes before i.
-func (a *Append) coversOf(i int) uint64 {
-	covers := a.Seq
-	for j, o := range a.blocks {
-		if o.FP != *a.blocks[i].Replaces {
-			continue
-		}
-		covers = a.Seq - 1
-		if j <= i && o.Record.ValidTokens != 0 {
-			covers = a.Seq
-		}
-	}
-	return covers
 }
 
 // LastMark reserves a page for the mark of an orderly end and gives what writes it, to be

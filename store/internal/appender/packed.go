@@ -52,8 +52,10 @@ func (w *Appender) packedWrites(ctx context.Context, a *Append, patient bool, op
 
 // takesMost notes that a takes n more bytes, and says whether that is more than half of all I/O buffers, with what it
 // has. Then it takes other memory: it gives none back before it has all, and would come to wait for itself.
-func (w *Appender) takesMost(a *Append, n int) bool {
-	a.taken += int64(n)
+func (w *Appender) takesMost(a *Append, lens ...int) bool {
+	for _, n := range lens {
+		a.taken += int64(layout.PagesOf(int64(n))) * layout.PageSize // buffers are of whole pages
+	}
 	return a.taken > w.IOBytes/2
 }
 

@@ -56,7 +56,7 @@ func (w *Appender) sealMemory(ctx context.Context, a *Append, lens []int, total 
 	switch {
 	case total == 0:
 		return mem, nil
-	case w.takesMost(a, total):
+	case w.takesMost(a, lens...):
 		for i, n := range lens {
 			mem[i] = device.AlignedBuffer(n)
 		}

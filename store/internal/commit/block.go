@@ -26,8 +26,9 @@ type Block struct {
 
 	// What it replaces by name was only accepted, and its row may come yet; or that was deleted, unsynced.
 	DropPending bool
-	DropLogged  bool   // the log has a tombstone of that
+	DropCovers  uint64 // the log has a tombstone of that, which covers up to this number; 0: none
 	dropAt      uint64 // where it lay whose row goes with this one's commit; 0: there is none
+	dropWritten uint64 // when that was written
 	dropBytes   int64  // its payload
 	dropForget  func() // takes it out of the DRAM tier
 

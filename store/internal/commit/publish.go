@@ -65,7 +65,7 @@ func (r *Rows) publish(ns *namespaces.Namespace, g *space.Group, blocks []*Block
 }
 
 // supersede adds to b the deletion of every row that blocks make superfluous, so that a crash leaves the old or the
-// new and never both. REQUIRES: r.changes.
+// new and never both; but of a tail that comes in the same append, whose row drop deletes. REQUIRES: r.changes.
 func (r *Rows) supersede(ns *namespaces.Namespace, g *space.Group, blocks []*Block, b *catalog.Batch) {
 	locks.Requires(&r.changes)
 	earlier := map[index.Fingerprint]*Block{} // of the same append
@@ -76,6 +76,7 @@ func (r *Rows) supersede(ns *namespaces.Namespace, g *space.Group, blocks []*Blo
 			if in.DropPending = ok && old.Location == 0; ok && !in.DropPending {
 				in.dropBytes, in.dropForget = r.forgetter(ns, *by, old)
 				in.dropAt = old.Location
+				in.dropWritten, _ = r.writtenAt(*by)
 				b.DeleteBlock(layout.Unpack(old.Location))
 			}
 		}
@@ -154,6 +155,13 @@ func boundaryBytes(rec *segment.Record) (n int64) {
 	return n
 }
 
+// suspectDropped suspects the group of what in dropped where no tombstone covers its record, which stays in the log.
+func (r *Rows) suspectDropped(in *Block, e index.Entry, written uint64) {
+	if written > in.DropCovers {
+		r.suspect(layout.Unpack(e.Location))
+	}
+}
+
 // suspect has the group at l compared with the catalog.
 func (r *Rows) suspect(l layout.Location) {
 	if g := r.Space.Find(l.Group); g != nil {
@@ -172,13 +180,14 @@ func (r *Rows) drop(ns *namespaces.Namespace, in *Block) {
 		if e, ok = r.Index.Remove(*in.Replaces, index.AnyLocation); ok {
 			ns.Stored.Add(-in.dropBytes)
 			in.dropForget()
+			r.suspectDropped(in, e, in.dropWritten)
 		}
-	} else if e, ok = r.remove(ns, *in.Replaces); ok && e.Location != 0 {
-		l := layout.Unpack(e.Location)
-		r.deleteRow(l)
-		in.DropPending = true // unsynced: see Settle
-		if !in.DropLogged {
-			r.suspect(l) // its record stays in the log, and no tombstone covers it
+	} else {
+		written, _ := r.writtenAt(*in.Replaces)
+		if e, ok = r.remove(ns, *in.Replaces); ok && e.Location != 0 {
+			r.deleteRow(layout.Unpack(e.Location))
+			in.DropPending = true // unsynced: see Settle
+			r.suspectDropped(in, e, written)
 		}
 	}
 	if ok {

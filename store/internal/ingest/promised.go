@@ -54,7 +54,7 @@ func (w *Writer) commitHeld(ctx context.Context, ns *namespaces.Namespace, block
 	} else {
 		w.Appends.Decline(toWrite(list), skep.KindOf(err))
 	}
-	if err != nil && ctx.Err() == nil {
+	if err != nil && !appender.Declines(err) && ctx.Err() == nil {
 		w.Log.Error("accepted blocks not committed", "blocks", len(list), "error", err)
 	}
 	promised = append(promised, w.withdrawAll(ns, list)...)
