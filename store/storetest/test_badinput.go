@@ -180,12 +180,11 @@ func (b *bad) puts() (out []badCase) {
 			r.Blocks[0].Parts = append(r.Blocks[0].Parts, skep.Part{Name: strings.Repeat("p", i+1)})
 		}
 	})
-	add("a part named twice", b.hnd, 3, 4, func(r *skep.PutRequest) {
-		r.Blocks[0].Parts = append(r.Blocks[0].Parts, skep.Part{Name: skep.PartKV, Bytes: r.Blocks[0].Parts[0].Bytes})
-	})
-	add("a part with a long name", b.hnd, 3, 4, func(r *skep.PutRequest) {
-		r.Blocks[0].Parts = append(r.Blocks[0].Parts, skep.Part{Name: strings.Repeat("p", skep.MaxPartNameSize+1)})
-	})
+	more := func(name string) func(*skep.PutRequest) {
+		return func(r *skep.PutRequest) { r.Blocks[0].Parts = append(r.Blocks[0].Parts, skep.Part{Name: name}) }
+	}
+	add("a part named twice", b.hnd, 3, 4, more(skep.PartKV))
+	add("a part with a long name", b.hnd, 3, 4, more(strings.Repeat("p", skep.MaxPartNameSize+1)))
 	for name, p := range map[string][]byte{"no bytes": nil, "a byte less": make([]byte, sizeOf(hnd, 0)-1), "a byte more": make([]byte, sizeOf(hnd, 0)+1)} {
 		add(name+" than the shape says", b.hnd, 3, 4, func(r *skep.PutRequest) { r.Blocks[0].Parts[0].Bytes = p })
 	}
@@ -199,25 +198,24 @@ func (b *bad) puts() (out []badCase) {
 
 func (b *bad) begins() (out []badCase) {
 	kv := int64(sizeOf(hnd, 0))
+	part := func(size int64) func(*skep.BeginRequest) {
+		return func(r *skep.BeginRequest) { r.Manifest = append(r.Manifest, skep.PartSpec{Name: "x", Size: size}) }
+	}
 	for name, spoil := range map[string]func(*skep.BeginRequest){
-		"a long salt":                        func(r *skep.BeginRequest) { r.Salt = longSalt },
-		"a block that replaces itself":       func(r *skep.BeginRequest) { r.Replaces = &r.Key },
-		"a negative timeout":                 func(r *skep.BeginRequest) { r.Timeout = -1 },
-		"too long a timeout":                 func(r *skep.BeginRequest) { r.Timeout = skep.MaxPutTimeout + 1 },
-		"a parent at depth 0":                func(r *skep.BeginRequest) { r.Depth = 0 },
-		"no parent at depth 3":               func(r *skep.BeginRequest) { r.Parent = nil },
-		"too deep":                           func(r *skep.BeginRequest) { r.Depth = skep.MaxDepth + 1 },
-		"a name that is too long":            func(r *skep.BeginRequest) { r.Name = make([]byte, skep.MaxBlockNameSize+1) },
-		"more valid tokens than a block has": func(r *skep.BeginRequest) { r.ValidTokens = hnd.BlockTokens + 1 },
-		"no parts":                           func(r *skep.BeginRequest) { r.Manifest = nil },
-		"a part without a name":              func(r *skep.BeginRequest) { r.Manifest = append(r.Manifest, skep.PartSpec{Size: 1}) },
-		"a part of negative size":            func(r *skep.BeginRequest) { r.Manifest = append(r.Manifest, skep.PartSpec{Name: "x", Size: -1}) },
-		"a part that is too large": func(r *skep.BeginRequest) {
-			r.Manifest = append(r.Manifest, skep.PartSpec{Name: "x", Size: skep.MaxPartBytes + 1})
-		},
-		"parts that are too large together": func(r *skep.BeginRequest) {
-			r.Manifest = append(r.Manifest, skep.PartSpec{Name: "x", Size: skep.MaxPartBytes})
-		},
+		"a long salt":                          func(r *skep.BeginRequest) { r.Salt = longSalt },
+		"a block that replaces itself":         func(r *skep.BeginRequest) { r.Replaces = &r.Key },
+		"a negative timeout":                   func(r *skep.BeginRequest) { r.Timeout = -1 },
+		"too long a timeout":                   func(r *skep.BeginRequest) { r.Timeout = skep.MaxPutTimeout + 1 },
+		"a parent at depth 0":                  func(r *skep.BeginRequest) { r.Depth = 0 },
+		"no parent at depth 3":                 func(r *skep.BeginRequest) { r.Parent = nil },
+		"too deep":                             func(r *skep.BeginRequest) { r.Depth = skep.MaxDepth + 1 },
+		"a name that is too long":              func(r *skep.BeginRequest) { r.Name = make([]byte, skep.MaxBlockNameSize+1) },
+		"more valid tokens than a block has":   func(r *skep.BeginRequest) { r.ValidTokens = hnd.BlockTokens + 1 },
+		"no parts":                             func(r *skep.BeginRequest) { r.Manifest = nil },
+		"a part without a name":                func(r *skep.BeginRequest) { r.Manifest = append(r.Manifest, skep.PartSpec{Size: 1}) },
+		"a part of negative size":              part(-1),
+		"a part that is too large":             part(skep.MaxPartBytes + 1),
+		"parts that are too large together":    part(skep.MaxPartBytes),
 		"a part named twice":                   func(r *skep.BeginRequest) { r.Manifest = append(r.Manifest, r.Manifest[0]) },
 		"another size than the shape's":        func(r *skep.BeginRequest) { r.Manifest[0].Size = kv + 1 },
 		"another size than a partial tail has": func(r *skep.BeginRequest) { r.ValidTokens, r.Manifest[0].Size = 1, kv/int64(hnd.BlockTokens) },
