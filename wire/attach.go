@@ -250,9 +250,16 @@ func (s *sharedMemory) offerFile(ctx context.Context, x *clientConn, a *Attached
 		}
 	}
 	s.mu.Lock()
-	defer s.mu.Unlock()
 	if a.why = err; err == nil {
 		a.conn = x
+	}
+	detached := err == nil && !slices.Contains(s.files, a)
+	s.mu.Unlock()
+	if detached { // while it was offered: nobody else has the server unmap it
+		within, cancel := context.WithTimeout(x.c.ctx, x.c.opt.Patience)
+		defer cancel()
+		_, _ = x.call(within, frames.TypeDetachMemory, &frames.Number{N: a.number}, nil, nil) // else the connection's end
+		return errClosed
 	}
 	return err
 }

@@ -483,7 +483,7 @@ func TestAFileThatIsDetachedIsSentAsItIs(t *testing.T) {
 	require.NoError(t, c.shared.enlistFile(a))
 	end := busy(c)
 	sent := make(chan error, 1)
-	go func() { sent <- c.shared.sendFile(context.Background(), x, a) }()
+	go func() { sent <- c.shared.offerFile(context.Background(), x, a) }()
 	require.Eventually(t, func() bool {
 		x.mu.Lock()
 		defer x.mu.Unlock()
@@ -495,5 +495,7 @@ func TestAFileThatIsDetachedIsSentAsItIs(t *testing.T) {
 	require.Eventually(t, func() bool { return unix.Fstat(own, &was) != nil || was.Ino != is.Ino || was.Dev != is.Dev },
 		time.Minute, time.Millisecond, "it is closed")
 	end()
-	require.NoError(t, <-sent)
+	require.ErrorIs(t, <-sent, skep.Closed)
+	_, err = x.call(t.Context(), frames.TypeDetachMemory, &frames.Number{N: a.number}, nil, nil)
+	require.ErrorIs(t, err, skep.Invalid, "the server has unmapped it")
 }

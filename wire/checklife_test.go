@@ -32,6 +32,18 @@ func TestAnIdleConnectionIsNotSilent(t *testing.T) {
 	assert.Equal(t, lately, x.heard.Load(), "who spoke lately is left alone")
 }
 
+// A process that was stopped for longer than Options.Silence has read nothing meanwhile: it asks before it gives up.
+func TestAProcessThatWasStoppedAsksFirst(t *testing.T) {
+	t.Parallel()
+	const silence = time.Minute
+	long := nanos() - 2*int64(silence)
+	x := &clientConn{l: &link.Link{}, dead: make(chan struct{}), pending: map[uint64]*pendingCall{1: {}}, looked: long}
+	x.heard.Store(long)
+	x.checkLife(silence)
+	assert.True(t, x.alive())
+	assert.Less(t, time.Duration(nanos()-x.heard.Load()), silence/4)
+}
+
 // A network that is slow is not silent: a frame that takes longer than Options.Silence comes through, either way, as long
 // as its bytes do. A server that takes no more of them is silent.
 func TestASlowNetworkIsNotSilent(t *testing.T) {

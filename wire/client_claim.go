@@ -39,7 +39,7 @@ func (s *clientSession) Reprioritise(ctx context.Context, chain, priority int, d
 		return err
 	}
 	return s.ask(ctx, frames.TypeReprioritise, &frames.ReprioritiseRequest{Session: s.id, Chain: chain,
-		Priority: priority, Deadline: leftUntil(time.Now(), deadline)}, nil)
+		Priority: priority, Deadline: leftUntil(skep.Steady(), deadline)}, nil)
 }
 
 // Computed implements skep.Session. A server that learns nothing from it is not told.

@@ -43,6 +43,7 @@ type clientConn struct {
 	next     uint64
 	err      error // why it ended
 	moved    int64 // bytes, when it was looked at last
+	looked   int64 // when that was; as heard
 	pending  map[uint64]*pendingCall
 	sessions map[uint64]*clientSession
 	streams  map[uint64]*clientStream
@@ -267,13 +268,16 @@ func (x *clientConn) goodbye() {
 // nothing for too long, and pings it before that.
 func (x *clientConn) checkLife(silence time.Duration) {
 	x.mu.Lock()
-	busy := !x.quietLocked()
-	if n := x.l.Moved.Load(); n != x.moved { // in the middle of a long frame, too
+	busy, now := !x.quietLocked(), nanos()
+	// This process was stopped, and has read nothing.
+	late := x.looked != 0 && time.Duration(now-x.looked) > max(silence/2, time.Second)
+	x.looked = now
+	if n := x.l.Moved.Load(); n != x.moved || late { // in the middle of a long frame, too
 		x.moved = n
-		x.heard.Store(nanos())
+		x.heard.Store(now)
 	}
 	x.mu.Unlock()
-	quiet := time.Duration(nanos() - x.heard.Load())
+	quiet := time.Duration(now - x.heard.Load())
 	switch {
 	case !busy:
 		// So that the first ping of a new call has its time.

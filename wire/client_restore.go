@@ -182,7 +182,7 @@ func (c *Client) pickFor(ctx context.Context, s *clientSession) (*clientConn, er
 func (s *clientSession) fill(m *frames.CostedRestoreRequest, x *clientConn) {
 	m.Chains, m.Compute = slices.Grow(m.Chains[:0], len(s.chains)), m.Compute[:0]
 	m.Ring = s.c.shared != nil && s.c.shared.attachedTo(x) && s.c.shared.holds(s.chains)
-	now := time.Now() // one for all: equal deadlines stay equal
+	now := skep.Steady() // one for all: equal deadlines stay equal
 	for i, t := range s.chains {
 		if t.Compute != nil && x.hi.Features&frames.FeatureCompute != 0 {
 			m.Compute = append(m.Compute, frames.ChainCompute{Chain: uint32(i), Compute: *t.Compute})
@@ -362,6 +362,9 @@ func (s *clientSession) Next(ctx context.Context, into []skep.Chunk) (int, error
 		if over != nil {
 			s.signal()
 			return 0, s.released(ctx, over)
+		}
+		if ctx.Err() != nil {
+			return 0, link.Ended(opRestore, ctx)
 		}
 		s.consumed(0) // for pieces of a chunk that is not whole yet
 		select {

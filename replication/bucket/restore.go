@@ -202,7 +202,7 @@ func (x *session) bring() {
 func (x *session) bringChain(c *skep.Chain, at recall) {
 	s, ctx := x.s, x.ctx
 	if !c.Deadline.IsZero() {
-		by, cancel := context.WithDeadline(ctx, c.Deadline)
+		by, cancel := context.WithTimeout(ctx, c.Deadline.Sub(skep.Steady()))
 		defer cancel()
 		ctx = by
 	}

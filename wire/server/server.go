@@ -324,8 +324,11 @@ func (p *spaces) reach(ctx context.Context, op string, who auth.Identity, id ske
 	p.mu.RLock()
 	tenant, ok := p.m[id]
 	p.mu.RUnlock()
-	if ok && who.Reaches(tenant) {
+	switch {
+	case ok && who.Reaches(tenant):
 		return nil
+	case ok:
+		return &skep.Error{Op: op, Kind: skep.NotFound, Field: "namespace", Value: id}
 	}
 	n, err := who.Namespace(ctx, op, p.store, id)
 	if err == nil {

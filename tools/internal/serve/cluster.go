@@ -55,15 +55,16 @@ func (c *Config) fileMap() (*clustermap.Map, error) {
 }
 
 // replaceMap goes on by another map of the cluster, where the file has one. A map that has this node no more is taken
-// as well: clients that go by the old one are to hear of it.
-func (s *server) replaceMap(next *Config) {
+// as well: clients that go by the old one are to hear of it. It says whether the file could be read.
+func (s *server) replaceMap(next *Config) (read bool) {
 	if s.cluster == nil || next.Cluster == "" {
-		return
+		return true
 	}
 	m, err := next.fileMap()
+	read = err == nil
 	if err == nil {
 		if reflect.DeepEqual(m, s.cluster) {
-			return
+			return read
 		}
 		err = m.Succeeds(s.cluster)
 	}
@@ -80,7 +81,7 @@ func (s *server) replaceMap(next *Config) {
 	}
 	if err != nil {
 		s.log.Error("map of the cluster not reloaded: the one in use stays", "error", err)
-		return
+		return read
 	}
 	s.cluster = m
 	s.followed(m.Public())
@@ -88,6 +89,7 @@ func (s *server) replaceMap(next *Config) {
 	if _, err := m.Node(s.node); err != nil {
 		sayOut(s.log, s.node)
 	}
+	return read
 }
 
 // sayOut warns that the map has this node no more.

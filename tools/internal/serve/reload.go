@@ -110,7 +110,7 @@ func (s *server) reload(c *Config, asked bool) (_ *Config, before string, all bo
 	s.tellOpenFiles(next)
 	s.setShares(next)
 	s.tellDoubts(next, s.capacity)
-	s.replaceMap(next)
+	all = s.replaceMap(next) && all
 	if fixed := s.c.fixed(asks, s.whole != nil); len(fixed) > 0 {
 		s.log.Warn("not reloaded: these settings need a restart; what was set at the start stays in use", "settings", strings.Join(fixed, ", "))
 	}

@@ -21,6 +21,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/replication/clustermap"
 	"github.com/skepkv/skep/store/memstore"
 	"github.com/skepkv/skep/store/storetest"
 	"github.com/skepkv/skep/tools/internal/redistest"
@@ -390,4 +391,12 @@ credentials: [{name: op, tenant: ops, rights: [read, write, admin], token_file: 
 	require.NotContains(t, r.log.String(), "not reloaded")
 	require.NotContains(t, r.log.String(), "need a restart")
 	require.NoError(t, r.stop())
+}
+
+// A map of the cluster that could not be read is not noted as seen.
+func TestAMapThatCouldNotBeReadIsTriedAgain(t *testing.T) {
+	t.Parallel()
+	s := &server{cluster: &clustermap.Map{}, log: slog.New(slog.DiscardHandler)}
+	require.False(t, s.replaceMap(&Config{Cluster: filepath.Join(t.TempDir(), "map.yaml")}))
+	require.True(t, s.replaceMap(&Config{}), "there is none to be read")
 }
