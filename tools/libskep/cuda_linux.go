@@ -153,12 +153,20 @@ func (k *landings) collect(c unsafe.Pointer) error {
 
 // queued says that a stream has been told of all copies from l.
 func (k *landings) queued(l *landing, stream uint64) error {
-	l.lost = C.skep_cuda_mark(l.context, C.uint64_t(stream), l.event)
-	err := cudaError("stream", l.lost)
-	if err != nil {
-		k.forget(l, skep.KindOf(err) != skep.DeviceFailed) // a context that failed gives no more
+	r := C.skep_cuda_mark(l.context, C.uint64_t(stream), l.event)
+	if r == 0 {
+		return nil
 	}
-	return err
+	return k.unmarked(l, r, C.skep_cuda_passed(l.context, l.event))
+}
+
+// unmarked is for l where a mark failed with r: it stays pinned and is never lent again, for nobody knows when the
+// stream is past the copies. In a context that lives it counts as gone for good, whatever r is: marks can fail again
+// and again. A context that failed, which state says, gives no more.
+func (k *landings) unmarked(l *landing, r, state C.int) error {
+	l.lost = r
+	k.forget(l, state == 0 || state == notReady)
+	return cudaError("stream", r)
 }
 
 // back lends l again when the stream is past the copies. Of one whose queued failed nobody knows when that is: never.

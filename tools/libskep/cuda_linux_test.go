@@ -22,3 +22,26 @@ func TestPinnedMemoryThatIsGoneIsBounded(t *testing.T) {
 	_, err := k.take(t.Context(), nil, landingBytes)
 	require.ErrorIs(t, err, skep.NoMemory)
 }
+
+// So is what a stream may read for good, because a mark on it failed, as long as the GPU's context lives. What is lost
+// with a context is held against nobody.
+func TestPinnedMemoryWithoutAMarkIsBounded(t *testing.T) {
+	t.Parallel()
+	mark := func(k *landings, l *landing, context string) error {
+		switch context {
+		case "idle":
+			return k.unmarked(l, 719, 0)
+		case "busy":
+			return k.unmarked(l, 719, notReady)
+		}
+		return k.unmarked(l, 719, 719)
+	}
+	for context, gone := range map[string]int64{"idle": landingBytes, "busy": landingBytes, "failed": 0} {
+		k, l := &landings{bytes: landingBytes}, &landing{bytes: make([]byte, landingBytes)}
+		require.Equal(t, skep.DeviceFailed, skep.KindOf(mark(k, l, context)))
+		k.back(l)
+		require.Empty(t, k.busy, "it is not lent again")
+		require.Zero(t, k.bytes, "nobody waits for it")
+		require.Equal(t, gone, k.gone, context)
+	}
+}
