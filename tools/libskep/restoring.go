@@ -246,14 +246,13 @@ func (r *restoring) number() (uint64, error) {
 	if err != nil {
 		ctx, cancel := timeout(0)
 		defer cancel()
-		if left := r.end(ctx); left != nil {
-			err = &skep.Error{Op: op, Kind: skep.NotReleased, Err: errors.Join(err, left)}
-		}
+		err = inUse(errors.Join(err, r.end(ctx)))
 	}
 	return id, err
 }
 
-// end stops what is left. When it returns nil nothing is written to the destination or the word any more.
+// end stops what is left. When it returns nil nothing is written to the destination or the word any more; else that is
+// not sure, whatever went wrong: NotReleased.
 func (r *restoring) end(ctx context.Context) error {
 	r.cancel()
 	select {
@@ -262,7 +261,7 @@ func (r *restoring) end(ctx context.Context) error {
 		return &skep.Error{Op: op, Kind: skep.NotReleased, Err: ctx.Err()}
 	}
 	if err := r.ses.Close(ctx); err != nil {
-		return err
+		return &skep.Error{Op: op, Kind: skep.NotReleased, Err: err}
 	}
 	r.release()
 	return nil

@@ -6,7 +6,7 @@
  * library; in one that is forked from it every function returns 19. Memory given to a
  * function is the caller's and is not kept after it returns, but for
  *   the destination of a skep_restore with a stream: device memory that is written to until the stream gets past it,
- *   what a skep_restore_begin is given to write to, until its skep_restore_end returns 0,
+ *   what a skep_restore_begin is given to write to, until its skep_restore_end, or skep_close, returns 0,
  *   what the operations of a skep_submit have, until they are drained (it says what of it),
  *   memory of skep_mem_register, which the server maps until skep_mem_unregister returns 0,
  *   and what a function that ends with code 18 was given: each says until when.
@@ -294,8 +294,9 @@ static inline int skep_word_claim(skep_word *b, int64_t from, int64_t to, int id
  * and in gpu "direct_bytes" (eight blocks' when not given) of it for blocks on their way to an
  * engine's slots, and "pinned_bytes" of host memory that restores land in. */
 int skep_open(const char *json, skep_store *out, skep_error *err);
-/* Closes a store with all that is under way. It is closed whatever this returns. After an error, memory that a call of
- * code 18 had is the library's until the process ends. */
+/* Closes a store with all that is under way. It is closed whatever this returns, and restores and queues are ended.
+ * After 0 all memory is the caller's. After an error what was the library's until then is until the process ends: memory
+ * that a call of code 18 had, dest and word of restores under way, memory of operations that were not drained. */
 int skep_close(skep_store s, skep_error *err);
 
 /* The SKEP_VERSION of the library; and 1 in a process that is forked from the one that loaded it, else 0. Both work
@@ -472,8 +473,8 @@ int skep_restore(skep_store s, const skep_scope *scope, const void *keys, uint32
  * word is NULL, or 8 bytes at a multiple of 8 that claims may go by as well: the
  * caller's own, in memory shared with whom it likes; of a server's store, memory of
  * skep_shared_alloc. Positions, here and in the word, count from the chain's first key. dest and word belong to the
- * restore until skep_restore_end has returned 0. timeout_ms bounds the whole; 0: 30 s. Error 18: there is no restore to
- * end, but dest and word may be written to until skep_close has returned 0. */
+ * restore until skep_restore_end, or skep_close, has returned 0. timeout_ms bounds the whole; 0: 30 s. Error 18: there
+ * is no restore to end, but dest and word may be written to until skep_close has returned 0. */
 int skep_restore_begin(skep_store s, const skep_scope *scope, const void *keys, uint32_t n, uint32_t from, uint32_t to,
                        const skep_paged *dest, skep_stream stream, const skep_cost *cost, uint64_t *word, int64_t timeout_ms,
                        skep_restoring *out, skep_error *err);
@@ -493,8 +494,9 @@ int skep_computed(skep_restoring r, int64_t from, int64_t to, int64_t took_ns, i
  * states and *waiting written: 20 that the GPU failed, and what landed there is not to be relied on. */
 int skep_restore_poll(skep_restoring r, int64_t timeout_ms, uint8_t *states, uint32_t *waiting, skep_error *err);
 
-/* Ends a restore: what has not landed will not. Once it returns 0 neither dest nor word is written to
- * any more. An error of code 18 (not released): a drive may write yet; call it again. */
+/* Ends a restore: what has not landed will not. Once it returns 0 neither dest nor word is written to any more.
+ * Error 18 (not released): a drive may write yet; call it again, or skep_close, after which there is no restore to end
+ * (error 1). */
 int skep_restore_end(skep_restoring r, int64_t timeout_ms, skep_error *err);
 
 /* A prompt that an engine computes layer by layer while most of its blocks are in lent GPU memory: of those one layer at
