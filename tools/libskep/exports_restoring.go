@@ -97,7 +97,7 @@ func beginFor(s C.skep_store, sc *C.skep_scope, keys unsafe.Pointer, n C.uint32_
 	if err != nil {
 		return nil, err
 	}
-	t, err := o.targetOf(ctx, c.Namespace, dest, blocks.Len(), st)
+	t, err := o.targetOf(ctx, c.Namespace, dest, blocks.Len(), skep.All, st)
 	if err != nil {
 		return nil, err
 	}

@@ -45,6 +45,9 @@ func newEngine(t *testing.T) *engine {
 	for i := range blocks {
 		e.keys = append(e.keys, skep.Key{byte(i + 1)})
 		blocks[i] = place{make([]byte, e.geometry.PartBytes())}
+		for j := range blocks[i][0] {
+			blocks[i][0][j] = byte(1 + 31*i + j)
+		}
 	}
 	stored := make([]skep.PutResult, len(blocks))
 	require.NoError(t, e.save(t.Context(), skep.PutRequest{Scope: e.Scope}, e.keys, blocks, stored))
@@ -77,6 +80,45 @@ func ended(t *testing.T, r *restoring) (states []blockState, err error) {
 		return n == 0
 	}, time.Minute, time.Millisecond)
 	return states, err
+}
+
+// Some layers of blocks go where they go with all of them, and nothing else does, whether they land in pinned memory or
+// in the Store's.
+func TestSomeLayersOfAPagedCache(t *testing.T) {
+	t.Parallel()
+	for _, pinned := range []bool{true, false} {
+		e := newEngine(t)
+		if !pinned {
+			e.target.take = nil
+		}
+		type plane struct {
+			layer int
+			v     bool
+		}
+		restored := func(only skep.Subset) map[plane][]byte {
+			planes := map[plane][]byte{}
+			e.target.only = only
+			e.target.write = func(layer int, v bool, block []byte, runs []slots.Run) error {
+				at := plane{layer, v}
+				if planes[at] == nil {
+					planes[at] = make([]byte, e.target.Bytes)
+				}
+				for _, r := range runs {
+					copy(planes[at][r.To:r.To+r.Len], block[r.From:r.From+r.Len])
+				}
+				return nil
+			}
+			n, err := e.restore(t.Context())
+			require.NoError(t, err)
+			require.Equal(t, 3, n)
+			return planes
+		}
+		all := restored(skep.All)
+		require.Len(t, all, 4)
+		require.NotEqual(t, all[plane{0, true}], all[plane{1, true}])
+		some := map[plane][]byte{{1, false}: all[plane{1, false}], {1, true}: all[plane{1, true}]}
+		require.Equal(t, some, restored(skep.Only(1, 2)))
+	}
 }
 
 // Pinned memory that a drive may write to yet is lent again once it does not, and not before. The engine's own memory

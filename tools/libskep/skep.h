@@ -28,7 +28,7 @@
 extern "C" {
 #endif
 
-#define SKEP_VERSION 11 /* of what is declared here; skep_version() says which a library has */
+#define SKEP_VERSION 12 /* of what is declared here; skep_version() says which a library has */
 #define SKEP_KEY 32 /* bytes of a key */
 #define SKEP_WANTED 255 /* an answer of skep_want */
 
@@ -486,6 +486,11 @@ int skep_direct(skep_store s, int64_t timeout_ms, skep_error *err);
  * block that is not there is no error. timeout_ms bounds the whole; 0: 30 s. */
 int skep_restore(skep_store s, const skep_scope *scope, const void *keys, uint32_t n, uint32_t from, uint32_t to,
                  const skep_paged *dest, skep_stream stream, int64_t timeout_ms, uint32_t *blocks, skep_error *err);
+/* The same with layers [first, last) of the blocks, 0 and 0: all. dest's planes of other layers are not looked at and
+ * may be NULL. Error 1: there are no such layers. (SKEP_VERSION 12.) */
+int skep_restore_layers(skep_store s, const skep_scope *scope, const void *keys, uint32_t n, uint32_t from, uint32_t to,
+                        uint32_t first, uint32_t last, const skep_paged *dest, skep_stream stream, int64_t timeout_ms,
+                        uint32_t *blocks, skep_error *err);
 
 /* Restores as skep_restore does, by two pointers: blocks are loaded from the tail down while the engine
  * computes from the head up, claiming what it is about to compute. cost says what that costs. SKEP_HOST,
