@@ -33,6 +33,7 @@ type landing struct {
 	context unsafe.Pointer
 	bytes   []byte
 	event   unsafe.Pointer // past which nothing reads it; there from the first, so that making it cannot fail too late
+	away    bool           // hung, and not back
 	lost    C.int          // the driver's result once the context is lost, or no event says when: it is never given back
 }
 
@@ -177,7 +178,23 @@ func (k *landings) back(l *landing) {
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
+	if l.away {
+		k.countAwayLocked(l, -1)
+	}
 	k.busy = append(k.busy, l)
+}
+
+// hung is for what a session that does not close may write to: until it is back it counts among what is gone for good.
+// Else others would wait for it, who may have as much again.
+func (k *landings) hung(l *landing) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.countAwayLocked(l, 1)
+}
+
+func (k *landings) countAwayLocked(l *landing, sign int64) {
+	n := sign * int64(len(l.bytes))
+	k.bytes, k.gone, l.away = k.bytes-n, k.gone+n, sign > 0
 }
 
 // lose is for what is never lent again: drives may write to it for good.

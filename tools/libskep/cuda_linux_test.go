@@ -23,6 +23,18 @@ func TestPinnedMemoryThatIsGoneIsBounded(t *testing.T) {
 	require.ErrorIs(t, err, skep.NoMemory)
 }
 
+// What a session that does not close may write to is among it, and comes back when it closes: meanwhile others have as
+// much as before.
+func TestPinnedMemoryThatHangsComesBack(t *testing.T) {
+	t.Parallel()
+	k, l := &landings{bytes: landingBytes}, &landing{bytes: make([]byte, landingBytes)}
+	k.hung(l)
+	require.Equal(t, []int64{0, landingBytes}, []int64{k.bytes, k.gone})
+	k.back(l)
+	require.Equal(t, []int64{landingBytes, 0}, []int64{k.bytes, k.gone})
+	require.Equal(t, []*landing{l}, k.busy)
+}
+
 // So is what a stream may read for good, because a mark on it failed, as long as the GPU's context lives. What is lost
 // with a context is held against nobody.
 func TestPinnedMemoryWithoutAMarkIsBounded(t *testing.T) {

@@ -460,7 +460,7 @@ func (o *opened) toCUDA(t *target, at func(layer int, v bool) uint64, on stream)
 		}
 		l := land
 		return &room{bytes: l.bytes, queued: func() error { return o.land.queued(l, on.number) },
-			back: func() { o.land.back(l) }, lose: func() { o.land.lose(l) }}, nil
+			back: func() { o.land.back(l) }, lose: func() { o.land.lose(l) }, hung: func() { o.land.hung(l) }}, nil
 	}
 	t.write = func(layer int, v bool, block []byte, runs []slots.Run) error {
 		plane := at(layer, v)

@@ -96,7 +96,7 @@ func (o *opened) begin(
 // server where a word has to be, else memory that the Store lends chunk by chunk.
 func (r *restoring) land(ctx context.Context, o *opened, g layout.Geometry, t *target, word bool) (*room, error) {
 	nothing := func() {}
-	out := &room{queued: func() error { return nil }, back: nothing, lose: nothing}
+	out := &room{queued: func() error { return nil }, back: nothing, lose: nothing, hung: nothing}
 	n := int64(r.blocks.Len()) * layout.Padded(g.PartBytes())
 	switch {
 	case t.take != nil && n > landingBytes:

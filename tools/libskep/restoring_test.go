@@ -24,9 +24,9 @@ type engine struct {
 	geometry layout.Geometry
 	target   *target
 
-	given, lost atomic.Int32 // pieces of pinned memory
-	copyFails   error        // of each copy
-	queueFails  error
+	given, lost, hung atomic.Int32 // pieces of pinned memory
+	copyFails         error        // of each copy
+	queueFails        error
 }
 
 func newEngine(t *testing.T) *engine {
@@ -56,7 +56,7 @@ func newEngine(t *testing.T) *engine {
 	e.target.write = func(int, bool, []byte, []slots.Run) error { return e.copyFails }
 	e.target.take = func(_ context.Context, n int64) (*room, error) {
 		return &room{bytes: make([]byte, n), queued: func() error { return e.queueFails },
-			back: func() { e.given.Add(1) }, lose: func() { e.lost.Add(1) }}, nil
+			back: func() { e.given.Add(1) }, lose: func() { e.lost.Add(1) }, hung: func() { e.hung.Add(1) }}, nil
 	}
 	return e
 }
@@ -131,8 +131,10 @@ func TestPinnedMemoryIsLentAgainOnceItIsReleased(t *testing.T) {
 	_, err := e.restore(t.Context())
 	require.Equal(t, skep.Unavailable, skep.KindOf(err))
 	require.Zero(t, e.given.Load())
+	require.Eventually(t, func() bool { return e.hung.Load() == 1 }, time.Minute, time.Millisecond)
 	c.letGo.Store(true)
 	require.Eventually(t, func() bool { return e.given.Load() == 1 }, time.Minute, time.Millisecond)
+	require.Equal(t, int32(1), e.hung.Load(), "once")
 	n, err := e.restore(t.Context())
 	require.NoError(t, err)
 	require.Equal(t, 3, n)

@@ -381,6 +381,7 @@ type room struct {
 	// back gives it back, once a stream is past the copies. REQUIRES: queued, and nothing writes to it any more.
 	back func()
 	lose func() // in place of back, where nobody will say that nothing writes to it any more
+	hung func() // some time before back, where something writes to it for long
 }
 
 // leave gives room back after a restore that ended with err: once its session is closed, where something may write yet.
@@ -389,7 +390,7 @@ func (o *opened) leave(r *room, ended skep.Session, err error) {
 		r.lose()
 		return
 	}
-	o.giveBack(r.back, ended, err)
+	o.giveBack(r.back, r.hung, ended, err)
 }
 
 // restore writes blocks [from, to) of a chain to t and says how many, in order, arrived.
