@@ -22,27 +22,22 @@ type unreleased struct {
 }
 
 // again closes a session, each time for at most timeout, until it has let go of its memory, and then calls free. Where
-// it has not when the Store is closed, free is not called: something may write there yet.
+// it has not when the Store is closed, free is not called: something may write there yet. One that comes when the Store
+// was closed is closed once more, too, and waited for.
 func (u *unreleased) again(ses skep.Session, timeout time.Duration, free func()) {
 	u.mu.Lock()
-	defer u.mu.Unlock()
-	if u.over {
+	over := u.over
+	if !over {
+		u.wg.Add(1)
+	}
+	u.mu.Unlock()
+	if over {
+		once(ses, timeout, free)
 		return
 	}
-	u.wg.Add(1)
 	go func() {
 		defer u.wg.Done()
-		for last := false; ; {
-			ctx, cancel := context.WithTimeout(context.Background(), timeout)
-			err := ses.Close(ctx)
-			cancel()
-			if !errors.Is(err, skep.NotReleased) {
-				free()
-				return
-			}
-			if last {
-				return
-			}
+		for last := false; !once(ses, timeout, free) && !last; {
 			select {
 			case <-u.stop:
 				last = true
@@ -50,6 +45,17 @@ func (u *unreleased) again(ses skep.Session, timeout time.Duration, free func())
 			}
 		}
 	}()
+}
+
+// once closes a session and, where it has let go of its memory, calls free.
+func once(ses skep.Session, timeout time.Duration, free func()) bool {
+	ctx, cancel := context.WithTimeout(context.Background(), timeout)
+	defer cancel()
+	if errors.Is(ses.Close(ctx), skep.NotReleased) {
+		return false
+	}
+	free()
+	return true
 }
 
 // end waits for what is being closed: each once more, for at most the timeout it was given.

@@ -1,5 +1,7 @@
 package lend
 
+import "slices"
+
 // Borrower is the side that uses what it was lent.
 type Borrower struct {
 	id     int
@@ -8,9 +10,10 @@ type Borrower struct {
 	since  map[int]uint64 // by unit: the epoch from which on it has had it
 	units  Units
 	until  Time
-	owed   bool        // an Ack or Return for epoch
-	over   bool        // it gives everything back, and takes nothing any more
-	active map[int]int // copies under way, by unit
+	owes   []revocation // not acknowledged yet, oldest first
+	owed   bool         // a Return for epoch
+	over   bool         // it gives everything back, and takes nothing any more
+	active map[int]int  // copies under way, by unit
 }
 
 // NewBorrower makes borrower number id of a lender, in a life that no process of this
@@ -52,17 +55,29 @@ func (b *Borrower) Receive(m Message) []Message {
 		return nil
 	case (m.Kind == Grant || m.Kind == Revoke) && b.over:
 		b.epoch, b.owed = m.Epoch, true // it is told that all of it comes back
+		b.owe(m, m.Units)
 		return b.settle()
 	case m.Kind == Grant:
 		b.has(m.Units, m.Epoch)
 		b.epoch, b.until = m.Epoch, max(b.until, m.Until)
+		b.owe(m, m.Units)
 		return nil
 	case m.Kind == Revoke:
-		b.epoch, b.owed = m.Epoch, true
+		b.epoch = m.Epoch
 		b.has(Units{max(b.units.From, m.Units.From), min(b.units.To, m.Units.To)}, m.Epoch)
+		b.owe(m, b.units)
 		return b.settle()
 	}
 	return nil
+}
+
+// owe notes that a revocation is to be acknowledged; after a grant none is. One may come again.
+func (b *Borrower) owe(m Message, keeps Units) {
+	if m.Kind == Grant {
+		b.owes = nil
+	} else if n := len(b.owes); n == 0 || b.owes[n-1].epoch < m.Epoch {
+		b.owes = append(b.owes, revocation{epoch: m.Epoch, keeps: keeps})
+	}
 }
 
 // has takes u for what the borrower has. A unit it had before it has had all the time: the
@@ -116,20 +131,29 @@ func (b *Borrower) holds(now Time, unit int) bool {
 	return unit >= u.From && unit < u.To
 }
 
-// settle gives the Ack or Return that is owed once nothing of the borrower touches units it has no
-// more.
+// settle gives the Return that is owed once nothing of the borrower touches any unit, else the Ack of the newest
+// revocation of which nothing touches what it took, nor what those before it did. Newer ones may wait for their copies
+// yet: a lender ends who does not acknowledge the oldest in time.
 func (b *Borrower) settle() []Message {
-	if !b.owed {
-		return nil
-	}
-	for unit := range b.active {
-		if unit < b.units.From || unit >= b.units.To {
-			return nil
-		}
-	}
-	b.owed = false
-	if b.over {
+	if b.over && b.owed && len(b.active) == 0 {
+		b.owed, b.owes = false, nil
 		return []Message{{Kind: Return, Borrower: b.id, Life: b.life, Epoch: b.epoch}}
 	}
-	return []Message{{Kind: Ack, Borrower: b.id, Life: b.life, Epoch: b.epoch, Units: b.units}}
+	for i, r := range slices.Backward(b.owes) {
+		if b.within(r.keeps) {
+			b.owes = b.owes[i+1:]
+			return []Message{{Kind: Ack, Borrower: b.id, Life: b.life, Epoch: r.epoch, Units: r.keeps}}
+		}
+	}
+	return nil
+}
+
+// within says whether all copies under way are in u.
+func (b *Borrower) within(u Units) bool {
+	for unit := range b.active {
+		if unit < u.From || unit >= u.To {
+			return false
+		}
+	}
+	return true
 }

@@ -111,6 +111,41 @@ func TestTheBorderMovesBeforeAnAck(t *testing.T) {
 	require.EqualValues(t, 5, last[0].Epoch)
 }
 
+// A borrower acknowledges a revocation as soon as its copies are done, whatever a newer one waits for, and when it leaves,
+// too: it is not ended for what it did in time.
+func TestAnAckDoesNotWaitForNewerRevocations(t *testing.T) {
+	t.Parallel()
+	for _, leaves := range []bool{false, true} {
+		l, err := NewLender(10, 0, times)
+		require.NoError(t, err)
+		b := NewBorrower(1, 9)
+		b.Receive(l.Lend(0, 1, 9, 10)[0])
+		for _, unit := range []int{1, 5, 8} {
+			require.True(t, b.Begin(0, unit))
+		}
+		require.Empty(t, b.Receive(l.Reclaim(1*ms, 4)[0]))
+		require.Empty(t, b.Receive(l.Reclaim(8*ms, 6)[0]))
+		if leaves {
+			require.Empty(t, b.Return())
+		}
+		_, out := b.End(10*ms, 1)
+		require.Equal(t, []Message{{Kind: Ack, Borrower: 1, Life: 9, Epoch: 2, Units: Units{4, 10}}}, out)
+		again := l.Receive(10*ms, out[0])
+		require.Equal(t, []Message{{Revoke, 1, 9, 3, Units{6, 10}, 18 * ms}}, again)
+		require.Equal(t, 4, l.Border())
+		require.Empty(t, b.Receive(again[0]), "a copy is under way in unit 5")
+		require.Equal(t, Revoke, l.Tick(17 * ms)[0].Kind, "not ended: it kept the deadline")
+		_, out = b.End(17*ms, 5)
+		require.Equal(t, []Message{{Kind: Ack, Borrower: 1, Life: 9, Epoch: 3, Units: Units{6, 10}}}, out)
+		grant := l.Receive(17*ms, out[0])
+		require.Equal(t, []Message{{Grant, 1, 9, 3, Units{6, 10}, 117 * ms}}, grant)
+		require.Empty(t, b.Receive(grant[0]))
+		require.Equal(t, 6, l.Border())
+		_, out = b.End(18*ms, 8)
+		require.Equal(t, leaves, len(out) == 1 && out[0].Kind == Return)
+	}
+}
+
 // Neither a deadline nor the end of a lease gives memory back: the end of the process does.
 func TestStuckBorrower(t *testing.T) {
 	t.Parallel()

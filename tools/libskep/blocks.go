@@ -170,8 +170,9 @@ func (k *kept) Restore(ctx context.Context, r *skep.RestoreRequest) (s skep.Sess
 }
 
 // giveBack gives back memory that a load was into: once the session that it ended with is closed, where drives, or who
-// reads a socket, may write to it yet. Where there is no session its Store knows of that by itself.
-func (o *opened) giveBack(release func(), ended skep.Session, err error) {
+// reads a socket, may write to it yet. Where there is no session its Store knows of that by itself. hung is called once
+// where the session does not close.
+func (o *opened) giveBack(release, hung func(), ended skep.Session, err error) {
 	if ended == nil || !errors.Is(err, skep.NotReleased) {
 		release()
 		return
@@ -190,6 +191,8 @@ func (o *opened) giveBack(release func(), ended skep.Session, err error) {
 				release()
 				return
 			}
+			hung()
+			hung = func() {}
 			select {
 			case <-time.After(wait):
 			case <-o.life.Done():
@@ -292,7 +295,7 @@ func (o *opened) loadPiece(
 		into[i].from(e.Off).fill(places[i][e.Off : e.Off+e.of(int64(len(places[i])))])
 	})
 	if s.mem != nil {
-		o.giveBack(s.mem.Release, k.session, err)
+		o.giveBack(s.mem.Release, func() {}, k.session, err)
 	}
 	return notOurs(ctx, err)
 }

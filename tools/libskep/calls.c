@@ -139,6 +139,10 @@ CALL(restore,
      (skep_store s, const skep_scope *scope, const void *keys, uint32_t n, uint32_t from, uint32_t to,
       const skep_paged *dest, skep_stream stream, int64_t timeout_ms, uint32_t *blocks, skep_error *err),
      (s, scope, keys, n, from, to, dest, stream, timeout_ms, blocks, err))
+CALL(restore_layers,
+     (skep_store s, const skep_scope *scope, const void *keys, uint32_t n, uint32_t from, uint32_t to, uint32_t first,
+      uint32_t last, const skep_paged *dest, skep_stream stream, int64_t timeout_ms, uint32_t *blocks, skep_error *err),
+     (s, scope, keys, n, from, to, first, last, dest, stream, timeout_ms, blocks, err))
 CALL(restore_begin,
      (skep_store s, const skep_scope *scope, const void *keys, uint32_t n, uint32_t from, uint32_t to,
       const skep_paged *dest, skep_stream stream, const skep_cost *cost, uint64_t *word, int64_t timeout_ms,

@@ -33,6 +33,7 @@ type landing struct {
 	context unsafe.Pointer
 	bytes   []byte
 	event   unsafe.Pointer // past which nothing reads it; there from the first, so that making it cannot fail too late
+	away    bool           // hung, and not back
 	lost    C.int          // the driver's result once the context is lost, or no event says when: it is never given back
 }
 
@@ -153,12 +154,20 @@ func (k *landings) collect(c unsafe.Pointer) error {
 
 // queued says that a stream has been told of all copies from l.
 func (k *landings) queued(l *landing, stream uint64) error {
-	l.lost = C.skep_cuda_mark(l.context, C.uint64_t(stream), l.event)
-	err := cudaError("stream", l.lost)
-	if err != nil {
-		k.forget(l, skep.KindOf(err) != skep.DeviceFailed) // a context that failed gives no more
+	r := C.skep_cuda_mark(l.context, C.uint64_t(stream), l.event)
+	if r == 0 {
+		return nil
 	}
-	return err
+	return k.unmarked(l, r, C.skep_cuda_passed(l.context, l.event))
+}
+
+// unmarked is for l where a mark failed with r: it stays pinned and is never lent again, for nobody knows when the
+// stream is past the copies. In a context that lives it counts as gone for good, whatever r is: marks can fail again
+// and again. A context that failed, which state says, gives no more.
+func (k *landings) unmarked(l *landing, r, state C.int) error {
+	l.lost = r
+	k.forget(l, state == 0 || state == notReady)
+	return cudaError("stream", r)
 }
 
 // back lends l again when the stream is past the copies. Of one whose queued failed nobody knows when that is: never.
@@ -169,7 +178,23 @@ func (k *landings) back(l *landing) {
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
+	if l.away {
+		k.countAwayLocked(l, -1)
+	}
 	k.busy = append(k.busy, l)
+}
+
+// hung is for what a session that does not close may write to: until it is back it counts among what is gone for good.
+// Else others would wait for it, who may have as much again.
+func (k *landings) hung(l *landing) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.countAwayLocked(l, 1)
+}
+
+func (k *landings) countAwayLocked(l *landing, sign int64) {
+	n := sign * int64(len(l.bytes))
+	k.bytes, k.gone, l.away = k.bytes-n, k.gone+n, sign > 0
 }
 
 // lose is for what is never lent again: drives may write to it for good.

@@ -24,5 +24,6 @@ func (k *landings) take(context.Context, unsafe.Pointer, int64) (*landing, error
 func (k *landings) queued(*landing, uint64) error                                 { return nil }
 func (k *landings) back(*landing)                                                 {}
 func (k *landings) lose(*landing)                                                 {}
+func (k *landings) hung(*landing)                                                 {}
 func (k *landings) close() error                                                  { return nil }
 func (l *landing) copyIn(uint64, uint64, []byte) error                            { return nil }

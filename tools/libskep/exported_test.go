@@ -5,6 +5,7 @@ import (
 	"os"
 	"regexp"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -34,6 +35,16 @@ func TestTheMapOfExportsIsTheHeaders(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, declared(t), matches(text, `(?m)^\t\t(\w+);$`))
 	require.Equal(t, []string{"*"}, matches(text, `(?m)^\tlocal: (.*);$`))
+}
+
+// Lines of skep.h fit into 120 columns, of which a tab takes four.
+func TestTheHeadersLinesAreShort(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile("skep.h")
+	require.NoError(t, err)
+	for line := range strings.Lines(strings.ReplaceAll(string(text), "\t", "    ")) {
+		require.LessOrEqual(t, len(strings.TrimRight(line, "\n")), 120, line)
+	}
 }
 
 // A library has the name that programs ask for. Of all that is in it they see what skep.h declares, under a version:

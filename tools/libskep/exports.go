@@ -274,7 +274,13 @@ func skepgo_release(s C.skep_store, lease C.uint64_t, e *C.skep_error) (rc C.int
 
 //export skepgo_restore
 func skepgo_restore(s C.skep_store, sc *C.skep_scope, keys unsafe.Pointer, n, from, to C.uint32_t, dest *C.skep_paged,
-	on C.skep_stream, timeoutMs C.int64_t, blocks *C.uint32_t, e *C.skep_error) (rc C.int) {
+	on C.skep_stream, timeoutMs C.int64_t, blocks *C.uint32_t, e *C.skep_error) C.int {
+	return skepgo_restore_layers(s, sc, keys, n, from, to, 0, 0, dest, on, timeoutMs, blocks, e)
+}
+
+//export skepgo_restore_layers
+func skepgo_restore_layers(s C.skep_store, sc *C.skep_scope, keys unsafe.Pointer, n, from, to, first, last C.uint32_t,
+	dest *C.skep_paged, on C.skep_stream, timeoutMs C.int64_t, blocks *C.uint32_t, e *C.skep_error) (rc C.int) {
 	var err error
 	defer func() { rc = fail(e, &err) }()
 	var o *opened
@@ -294,7 +300,7 @@ func skepgo_restore(s C.skep_store, sc *C.skep_scope, keys unsafe.Pointer, n, fr
 		return
 	}
 	var restore func(context.Context) (int, error)
-	if restore, err = o.restoreOf(scope, list, from, to, dest, on); err != nil {
+	if restore, err = o.restoreOf(scope, list, from, to, layersOf(first, last), dest, on); err != nil {
 		return
 	}
 	ctx, cancel := within(timeoutMs)
@@ -304,10 +310,18 @@ func skepgo_restore(s C.skep_store, sc *C.skep_scope, keys unsafe.Pointer, n, fr
 	return
 }
 
+// layersOf are layers [from, to), 0 and 0 all.
+func layersOf(from, to C.uint32_t) skep.Subset {
+	if from == 0 && to == 0 {
+		return skep.All
+	}
+	return skep.Only(int(from), int(to))
+}
+
 // restoreOf is a restore into an engine's paged cache, to be done. The thread that calls this has the current CUDA
 // context of a default stream.
-func (o *opened) restoreOf(scope skep.Scope, keys []skep.Key, from, to C.uint32_t, dest *C.skep_paged,
-	on C.skep_stream) (func(context.Context) (int, error), error) {
+func (o *opened) restoreOf(scope skep.Scope, keys []skep.Key, from, to C.uint32_t, only skep.Subset,
+	dest *C.skep_paged, on C.skep_stream) (func(context.Context) (int, error), error) {
 	if dest == nil || dest.k == nil || dest.slots == nil {
 		return nil, errNowhere
 	}
@@ -321,7 +335,7 @@ func (o *opened) restoreOf(scope skep.Scope, keys []skep.Key, from, to C.uint32_
 		return nil, err
 	}
 	return func(ctx context.Context) (int, error) {
-		t, err := o.targetOf(ctx, scope.Namespace, &d, blocks.Len(), st)
+		t, err := o.targetOf(ctx, scope.Namespace, &d, blocks.Len(), only, st)
 		if err != nil {
 			return 0, err
 		}
@@ -357,8 +371,10 @@ func streamOf(d *C.skep_paged, on C.skep_stream) (s stream, err error) {
 	return s, err
 }
 
-// targetOf makes sure of what the caller says of its cache.
-func (o *opened) targetOf(ctx context.Context, id skep.NamespaceID, d *C.skep_paged, blocks int, on stream) (*target, error) {
+// targetOf makes sure of what the caller says of its cache, of which it uses the planes of some layers.
+func (o *opened) targetOf(
+	ctx context.Context, id skep.NamespaceID, d *C.skep_paged, blocks int, only skep.Subset, on stream,
+) (*target, error) {
 	g, err := o.geometry(ctx, id)
 	if err != nil {
 		return nil, err
@@ -367,7 +383,12 @@ func (o *opened) targetOf(ctx context.Context, id skep.NamespaceID, d *C.skep_pa
 	if int(d.layers) != s.Layers || s.Kind == skep.Attention && d.v == nil {
 		return nil, skep.Invalidf(op, "planes of layers", int(d.layers), fmt.Sprintf("%d, of K and, in an attention shape, V", s.Layers))
 	}
-	t := &target{Pages: slots.Pages{Order: skep.AxisOrder(d.order), Tokens: int(d.page_tokens), Stride: int64(d.page_stride), Bytes: int64(d.plane_bytes)}}
+	layers, ok := only.In(s.Layers)
+	if !ok {
+		return nil, skep.Invalidf(op, "layers", only, fmt.Sprintf("in 0 to %d", s.Layers))
+	}
+	t := &target{only: only, Pages: slots.Pages{Order: skep.AxisOrder(d.order), Tokens: int(d.page_tokens),
+		Stride: int64(d.page_stride), Bytes: int64(d.plane_bytes)}}
 	t.slots = unsafe.Slice((*int64)(unsafe.Pointer(d.slots)), blocks*s.BlockTokens)
 	planes := [2][]C.uint64_t{slices.Clone(unsafe.Slice(d.k, int(d.layers))), nil}
 	if d.v != nil {
@@ -381,7 +402,7 @@ func (o *opened) targetOf(ctx context.Context, id skep.NamespaceID, d *C.skep_pa
 	}
 	if d.where != C.SKEP_DEVICE {
 		for _, p := range planes {
-			for l := range p {
+			for l := layers.From; l < min(layers.To, len(p)); l++ {
 				if p[l] == 0 {
 					return nil, skep.Invalidf(op, fmt.Sprintf("plane of layer %d", l), "NULL", "an address")
 				}
@@ -406,14 +427,12 @@ func (o *opened) targetOf(ctx context.Context, id skep.NamespaceID, d *C.skep_pa
 		if err != nil {
 			return nil, err
 		}
-		places := [2][]gpu.Place{}
+		places := [2][]gpu.Place{make([]gpu.Place, len(planes[0])), make([]gpu.Place, len(planes[1]))}
 		for i, p := range planes {
-			for l := range p {
-				place, err := o.place(uint64(p[l]), t.Bytes)
-				if err != nil {
+			for l := layers.From; l < min(layers.To, len(p)); l++ {
+				if places[i][l], err = o.place(uint64(p[l]), t.Bytes); err != nil {
 					return nil, err
 				}
-				places[i] = append(places[i], place)
 			}
 		}
 		t.on = st
@@ -441,7 +460,7 @@ func (o *opened) toCUDA(t *target, at func(layer int, v bool) uint64, on stream)
 		}
 		l := land
 		return &room{bytes: l.bytes, queued: func() error { return o.land.queued(l, on.number) },
-			back: func() { o.land.back(l) }, lose: func() { o.land.lose(l) }}, nil
+			back: func() { o.land.back(l) }, lose: func() { o.land.lose(l) }, hung: func() { o.land.hung(l) }}, nil
 	}
 	t.write = func(layer int, v bool, block []byte, runs []slots.Run) error {
 		plane := at(layer, v)

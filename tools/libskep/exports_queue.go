@@ -245,7 +245,7 @@ func (o *opened) aboutKeys(c *C.skep_op, x *operation, scope skep.Scope, keys []
 		if err := ofEachThread(c.dest, c.stream); err != nil {
 			return err
 		}
-		restore, err := o.restoreOf(scope, keys, c.from, c.to, c.dest, c.stream)
+		restore, err := o.restoreOf(scope, keys, c.from, c.to, skep.All, c.dest, c.stream)
 		if err != nil {
 			return err
 		}
@@ -280,9 +280,7 @@ func (o *opened) loading(c *C.skep_op, x *operation, chain skep.Chain, said []by
 	if err != nil {
 		return err
 	}
-	if c.from != 0 || c.to != 0 {
-		chain.Layers = skep.Only(int(c.from), int(c.to))
-	}
+	chain.Layers = layersOf(c.from, c.to)
 	if c.part != nil {
 		chain.Part = C.GoString(c.part)
 		if err := named(chain.Part); err != nil {

@@ -97,7 +97,7 @@ func beginFor(s C.skep_store, sc *C.skep_scope, keys unsafe.Pointer, n C.uint32_
 	if err != nil {
 		return nil, err
 	}
-	t, err := o.targetOf(ctx, c.Namespace, dest, blocks.Len(), st)
+	t, err := o.targetOf(ctx, c.Namespace, dest, blocks.Len(), skep.All, st)
 	if err != nil {
 		return nil, err
 	}
@@ -242,9 +242,7 @@ func skepgo_shared_free(s C.skep_store, memory unsafe.Pointer, e *C.skep_error) 
 func (o *opened) endRestorings(ctx context.Context) (err error) {
 	restorings.Range(func(id, x any) bool {
 		if r := x.(*restoring); r.of == o {
-			if left := r.end(ctx); errors.Is(left, skep.NotReleased) {
-				err = left
-			}
+			err = errors.Join(err, r.end(ctx))
 			restorings.Delete(id)
 		}
 		return true

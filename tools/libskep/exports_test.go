@@ -180,3 +180,22 @@ func TestAnOperationIsAsLongAsItSays(t *testing.T) {
 		require.ErrorContains(t, err, fmt.Sprintf("size of an operation is %d, must be 184, or 120", size))
 	}
 }
+
+// A restore under way whose session fails to close is not ended, whatever the session says, and closing its store says
+// that memory may be written to yet.
+func TestClosingSaysThatARestoreDidNotEnd(t *testing.T) {
+	t.Parallel()
+	e := newEngine(t)
+	w := &failingToClose{Store: e.Store, times: 2}
+	e.Store = w
+	r, err := e.begin(nil)
+	require.NoError(t, err)
+	_, err = r.number()
+	require.NoError(t, err)
+	err = r.end(t.Context())
+	require.ErrorIs(t, err, skep.Failed)
+	require.Equal(t, skep.NotReleased, skep.KindOf(err))
+	require.ErrorIs(t, e.endRestorings(t.Context()), skep.NotReleased)
+	require.NoError(t, r.end(t.Context()))
+	e.Store = w.Store
+}

@@ -96,7 +96,7 @@ func (o *opened) begin(
 // server where a word has to be, else memory that the Store lends chunk by chunk.
 func (r *restoring) land(ctx context.Context, o *opened, g layout.Geometry, t *target, word bool) (*room, error) {
 	nothing := func() {}
-	out := &room{queued: func() error { return nil }, back: nothing, lose: nothing}
+	out := &room{queued: func() error { return nil }, back: nothing, lose: nothing, hung: nothing}
 	n := int64(r.blocks.Len()) * layout.Padded(g.PartBytes())
 	switch {
 	case t.take != nil && n > landingBytes:
@@ -246,14 +246,13 @@ func (r *restoring) number() (uint64, error) {
 	if err != nil {
 		ctx, cancel := timeout(0)
 		defer cancel()
-		if left := r.end(ctx); left != nil {
-			err = &skep.Error{Op: op, Kind: skep.NotReleased, Err: errors.Join(err, left)}
-		}
+		err = inUse(errors.Join(err, r.end(ctx)))
 	}
 	return id, err
 }
 
-// end stops what is left. When it returns nil nothing is written to the destination or the word any more.
+// end stops what is left. When it returns nil nothing is written to the destination or the word any more; else that is
+// not sure, whatever went wrong: NotReleased.
 func (r *restoring) end(ctx context.Context) error {
 	r.cancel()
 	select {
@@ -262,7 +261,7 @@ func (r *restoring) end(ctx context.Context) error {
 		return &skep.Error{Op: op, Kind: skep.NotReleased, Err: ctx.Err()}
 	}
 	if err := r.ses.Close(ctx); err != nil {
-		return err
+		return &skep.Error{Op: op, Kind: skep.NotReleased, Err: err}
 	}
 	r.release()
 	return nil

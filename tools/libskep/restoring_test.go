@@ -24,9 +24,9 @@ type engine struct {
 	geometry layout.Geometry
 	target   *target
 
-	given, lost atomic.Int32 // pieces of pinned memory
-	copyFails   error        // of each copy
-	queueFails  error
+	given, lost, hung atomic.Int32 // pieces of pinned memory
+	copyFails         error        // of each copy
+	queueFails        error
 }
 
 func newEngine(t *testing.T) *engine {
@@ -45,6 +45,9 @@ func newEngine(t *testing.T) *engine {
 	for i := range blocks {
 		e.keys = append(e.keys, skep.Key{byte(i + 1)})
 		blocks[i] = place{make([]byte, e.geometry.PartBytes())}
+		for j := range blocks[i][0] {
+			blocks[i][0][j] = byte(1 + 31*i + j)
+		}
 	}
 	stored := make([]skep.PutResult, len(blocks))
 	require.NoError(t, e.save(t.Context(), skep.PutRequest{Scope: e.Scope}, e.keys, blocks, stored))
@@ -53,7 +56,7 @@ func newEngine(t *testing.T) *engine {
 	e.target.write = func(int, bool, []byte, []slots.Run) error { return e.copyFails }
 	e.target.take = func(_ context.Context, n int64) (*room, error) {
 		return &room{bytes: make([]byte, n), queued: func() error { return e.queueFails },
-			back: func() { e.given.Add(1) }, lose: func() { e.lost.Add(1) }}, nil
+			back: func() { e.given.Add(1) }, lose: func() { e.lost.Add(1) }, hung: func() { e.hung.Add(1) }}, nil
 	}
 	return e
 }
@@ -79,6 +82,45 @@ func ended(t *testing.T, r *restoring) (states []blockState, err error) {
 	return states, err
 }
 
+// Some layers of blocks go where they go with all of them, and nothing else does, whether they land in pinned memory or
+// in the Store's.
+func TestSomeLayersOfAPagedCache(t *testing.T) {
+	t.Parallel()
+	for _, pinned := range []bool{true, false} {
+		e := newEngine(t)
+		if !pinned {
+			e.target.take = nil
+		}
+		type plane struct {
+			layer int
+			v     bool
+		}
+		restored := func(only skep.Subset) map[plane][]byte {
+			planes := map[plane][]byte{}
+			e.target.only = only
+			e.target.write = func(layer int, v bool, block []byte, runs []slots.Run) error {
+				at := plane{layer, v}
+				if planes[at] == nil {
+					planes[at] = make([]byte, e.target.Bytes)
+				}
+				for _, r := range runs {
+					copy(planes[at][r.To:r.To+r.Len], block[r.From:r.From+r.Len])
+				}
+				return nil
+			}
+			n, err := e.restore(t.Context())
+			require.NoError(t, err)
+			require.Equal(t, 3, n)
+			return planes
+		}
+		all := restored(skep.All)
+		require.Len(t, all, 4)
+		require.NotEqual(t, all[plane{0, true}], all[plane{1, true}])
+		some := map[plane][]byte{{1, false}: all[plane{1, false}], {1, true}: all[plane{1, true}]}
+		require.Equal(t, some, restored(skep.Only(1, 2)))
+	}
+}
+
 // Pinned memory that a drive may write to yet is lent again once it does not, and not before. The engine's own memory
 // is not such a drive's.
 func TestPinnedMemoryIsLentAgainOnceItIsReleased(t *testing.T) {
@@ -89,8 +131,10 @@ func TestPinnedMemoryIsLentAgainOnceItIsReleased(t *testing.T) {
 	_, err := e.restore(t.Context())
 	require.Equal(t, skep.Unavailable, skep.KindOf(err))
 	require.Zero(t, e.given.Load())
+	require.Eventually(t, func() bool { return e.hung.Load() == 1 }, time.Minute, time.Millisecond)
 	c.letGo.Store(true)
 	require.Eventually(t, func() bool { return e.given.Load() == 1 }, time.Minute, time.Millisecond)
+	require.Equal(t, int32(1), e.hung.Load(), "once")
 	n, err := e.restore(t.Context())
 	require.NoError(t, err)
 	require.Equal(t, 3, n)

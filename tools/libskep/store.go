@@ -362,7 +362,8 @@ func (o *opened) geometry(ctx context.Context, id skep.NamespaceID) (layout.Geom
 type target struct {
 	slots.Pages
 	slots []int64
-	first int // the block that slots begins with
+	first int         // the block that slots begins with
+	only  skep.Subset // of layers; the planes of others are not there
 	// write puts runs of a block into the plane of a layer's K or V.
 	write func(layer int, v bool, block []byte, runs []slots.Run) error
 	// direct gives the runs of a block that goes to memory of the Store's own device; nil: write.
@@ -380,6 +381,7 @@ type room struct {
 	// back gives it back, once a stream is past the copies. REQUIRES: queued, and nothing writes to it any more.
 	back func()
 	lose func() // in place of back, where nobody will say that nothing writes to it any more
+	hung func() // some time before back, where something writes to it for long
 }
 
 // leave gives room back after a restore that ended with err: once its session is closed, where something may write yet.
@@ -388,7 +390,7 @@ func (o *opened) leave(r *room, ended skep.Session, err error) {
 		r.lose()
 		return
 	}
-	o.giveBack(r.back, ended, err)
+	o.giveBack(r.back, r.hung, ended, err)
 }
 
 // restore writes blocks [from, to) of a chain to t and says how many, in order, arrived.
@@ -397,7 +399,7 @@ func (o *opened) restore(ctx context.Context, sc skep.Scope, keys []skep.Key, bl
 		return 0, err
 	}
 	t.first = blocks.From
-	chain := skep.Chain{Scope: sc, Keys: keys}
+	chain := skep.Chain{Scope: sc, Keys: keys, Layers: t.only}
 	if t.direct != nil {
 		return o.front.RestoreTo(ctx, &gpu.Direct{Scope: sc, Keys: keys, Blocks: blocks.Subset(), On: t.on, Runs: func(dst []gpu.Run, block int) ([]gpu.Run, error) {
 			err := t.each(g, block-blocks.From, func(l int, v bool, runs []slots.Run) error {
@@ -446,7 +448,7 @@ func (o *opened) restoreChain(
 		}
 		block := []byte(nil)
 		if d.Memory != nil {
-			block = d.Memory[int64(c.Block-blocks.From)*d.Stride:][:c.Bytes]
+			block = d.Memory[int64(c.Block-blocks.From)*d.Stride+t.span(g).Off:][:c.Bytes]
 		} else {
 			block = whole(c.Data)
 		}
@@ -468,12 +470,24 @@ func whole(pieces [][]byte) []byte {
 	return bytes.Join(pieces, nil)
 }
 
-// scatter writes the i-th block of those restored.
+// span is the bytes of a block that its layers have.
+func (t *target) span(g layout.Geometry) layout.Span {
+	layers, _ := t.only.In(g.Layers())
+	return layout.Span{Off: int64(layers.From) * g.LayerBytes(), Len: int64(layers.Len()) * g.LayerBytes()}
+}
+
+// scatter writes the layers of the i-th block of those restored.
 func (t *target) scatter(g layout.Geometry, i int, block []byte) error {
-	if int64(len(block)) != g.PartBytes() {
-		return &skep.Error{Op: op, Kind: skep.Damaged, Field: "block in bytes", Value: len(block), Limit: g.PartBytes()}
+	span := t.span(g)
+	if int64(len(block)) != span.Len {
+		return &skep.Error{Op: op, Kind: skep.Damaged, Field: "block in bytes", Value: len(block), Limit: span.Len}
 	}
-	return t.each(g, i, func(l int, v bool, runs []slots.Run) error { return t.write(l, v, block, runs) })
+	return t.each(g, i, func(l int, v bool, runs []slots.Run) error {
+		for j := range runs {
+			runs[j].From -= span.Off
+		}
+		return t.write(l, v, block, runs)
+	})
 }
 
 // each gives the runs of each layer's K and V of the i-th block.
@@ -481,7 +495,8 @@ func (t *target) each(g layout.Geometry, i int, do func(layer int, v bool, runs 
 	s := g.Shape()
 	mine := t.slots[i*s.BlockTokens : (i+1)*s.BlockTokens]
 	var runs []slots.Run
-	for l := range s.Layers {
+	layers, _ := t.only.In(s.Layers)
+	for l := layers.From; l < layers.To; l++ {
 		for _, v := range []bool{false, true} {
 			if v && s.Kind != skep.Attention {
 				continue

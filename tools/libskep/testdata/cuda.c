@@ -75,7 +75,7 @@ static uint32_t queued(skep_store s, skep_scope *scope, const uint8_t *keys, uin
 	return (uint32_t)done.blocks;
 }
 
-enum { CALL, TWO_POINTERS, QUEUE, WAYS };
+enum { CALL, TWO_POINTERS, QUEUE, SOME_LAYERS, WAYS };
 
 static void restore(skep_store s, skep_scope *scope, const uint8_t *keys, int order, int page, int together, int way) {
 	int64_t page_bytes = (int64_t)page * HEADS * VECTOR, stride = together ? 2 * page_bytes : page_bytes;
@@ -111,6 +111,10 @@ static void restore(skep_store s, skep_scope *scope, const uint8_t *keys, int or
 		must(skep_restore_end(r, 0, &err), "end");
 	} else if (way == QUEUE) {
 		arrived = queued(s, scope, keys, BLOCKS, &dest, (skep_stream)(uintptr_t)mine);
+	} else if (way == SOME_LAYERS) {
+		for (uint32_t l = 0; l < LAYERS; l += 2)
+			must(skep_restore_layers(s, scope, keys, BLOCKS, 0, BLOCKS, l, l + 2 < LAYERS ? l + 2 : LAYERS, &dest,
+			                         (skep_stream)(uintptr_t)mine, 0, &arrived, &err), "restore some layers");
 	} else {
 		must(skep_restore(s, scope, keys, BLOCKS, 0, BLOCKS, &dest, (skep_stream)(uintptr_t)mine, 0, &arrived, &err), "restore");
 	}

@@ -62,7 +62,18 @@ static void restore(skep_store s, skep_scope *scope, const uint8_t *keys, int or
 	slots[6] = -1;
 	skep_paged dest = {order, device ? SKEP_DEVICE : SKEP_HOST, LAYERS, page, stride, plane, k, v, slots};
 	uint32_t arrived = 0;
-	must(skep_restore(s, scope, keys, BLOCKS, 0, BLOCKS, &dest, stream, 0, &arrived, &err), "restore");
+	if (together) { /* layer by layer, of which the others have no planes */
+		for (uint32_t l = 0; l < LAYERS; l++) {
+			uint64_t k1[LAYERS] = {0}, v1[LAYERS] = {0};
+			k1[l] = k[l];
+			v1[l] = v[l];
+			dest.k = k1;
+			dest.v = v1;
+			must(skep_restore_layers(s, scope, keys, BLOCKS, 0, BLOCKS, l, l + 1, &dest, stream, 0, &arrived, &err), "a layer");
+		}
+	} else {
+		must(skep_restore(s, scope, keys, BLOCKS, 0, BLOCKS, &dest, stream, 0, &arrived, &err), "restore");
+	}
 	check(arrived == BLOCKS, "all blocks arrive");
 	if (device) {
 		must(skep_stream_sync(s, stream, 0, &err), "sync");

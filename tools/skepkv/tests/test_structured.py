@@ -105,6 +105,25 @@ class Calls(Layers):
             self.assertEqual(planes, pages(data[1:2], shape, 8, 2, of))
             planes[0].extend(b"x")  # nobody holds it
 
+    def test_some_layers_of_a_paged_cache(self):
+        shape = skepkv.Shape(3, 2, 4, 4)
+        space = self.store.namespace("some layers", chained=True, shape=shape)
+        keys, data = [key(k) for k in range(2)], [block(k, shape.bytes) for k in range(2)]
+        self.assertTrue(space.put(keys, data))
+        for first, last in ((0, 1), (1, 3), (0, 3)):
+            planes, want = pages([], shape, 8, 1, "hnd"), pages([], shape, 8, 1, "hnd")
+            want[2 * first : 2 * last] = pages(data, shape, 8, 1, "hnd")[2 * first : 2 * last]
+            cache = skepkv.Paged(planes[::2], planes[1::2], page_tokens=8)
+            self.assertEqual(space.restore_paged(keys, cache, range(8), layers=(first, last)), 2)
+            self.assertEqual(planes, want)
+        with self.assertRaisesRegex(ValueError, "layers are 2 to 2, must be one or more"):
+            space.restore_paged(keys, cache, range(8), layers=(2, 2))
+        with self.assertRaisesRegex(skepkv.Invalid, "layers is 2 to 4, must be in 0 to 3"):
+            space.restore_paged(keys, cache, range(8), layers=(2, 4))
+        with mock.patch.object(library(), "version", 11), self.assertRaises(skepkv.SkepError) as e:
+            space.restore_paged(keys, cache, range(8), layers=(0, 1))
+        self.assertEqual(e.exception.code, skepkv.errors.UNSUPPORTED)
+
     def test_a_cache_that_does_not_fit(self):
         space, keys = self.space(), [key(0), key(1)]
         space.put(keys, [block(i, 768) for i in range(2)])

@@ -5,7 +5,7 @@
 #[link(name = "skep")]
 extern "C" {}
 
-pub const SKEP_VERSION: u32 = 11;
+pub const SKEP_VERSION: u32 = 12;
 pub const SKEP_KEY: u32 = 32;
 pub const SKEP_WANTED: u32 = 255;
 pub type skep_store = u64;
@@ -677,6 +677,23 @@ extern "C" {
         n: u32,
         from: u32,
         to: u32,
+        dest: *const skep_paged,
+        stream: skep_stream,
+        timeout_ms: i64,
+        blocks: *mut u32,
+        err: *mut skep_error,
+    ) -> ::std::os::raw::c_int;
+}
+extern "C" {
+    pub fn skep_restore_layers(
+        s: skep_store,
+        scope: *const skep_scope,
+        keys: *const ::std::os::raw::c_void,
+        n: u32,
+        from: u32,
+        to: u32,
+        first: u32,
+        last: u32,
         dest: *const skep_paged,
         stream: skep_stream,
         timeout_ms: i64,

@@ -13,6 +13,7 @@ KEY = 32
 _WANTED = 9  # the least SKEP_VERSION of a library that this package works with
 PIECES = 10  # the one from which on a queue's calls take blocks in pieces
 LAYERS = 11  # and the one from which on they restore some layers
+PAGED_LAYERS = 12  # and the one from which on restores into a paged cache do
 
 
 class Error(c.Structure):
@@ -242,6 +243,7 @@ _CALLS: dict[str, tuple] = {
 
 
 _CALLS["save_accepted"] = _CALLS["save"]
+_CALLS["restore_layers"] = (*_CALLS["restore"][:6], c.c_uint32, c.c_uint32, *_CALLS["restore"][6:])
 
 
 class Library:
@@ -258,6 +260,8 @@ class Library:
             raise ImportError(f"skepkv: {self.path} has version {self.version}, {_WANTED} is needed")
         self._calls = {}
         for name, takes in _CALLS.items():
+            if name == "restore_layers" and self.version < PAGED_LAYERS:
+                continue
             f = getattr(self._lib, "skep_" + name)
             f.argtypes, f.restype = (*takes, c.POINTER(Error)), c.c_int
             self._calls[name] = f
@@ -281,6 +285,23 @@ def library() -> Library:
     if _loaded is None:
         _loaded = Library()
     return _loaded
+
+
+def layers_of(layers: tuple[int, int] | None) -> tuple[int, int]:
+    """Layers of a restore, as the library has them; 0 and 0: all."""
+    if layers is None:
+        return 0, 0
+    first, last = layers
+    if not 0 <= first < last < 1 << 32:
+        raise ValueError(f"layers are {first} to {last}, must be one or more, from 0 on")
+    return first, last
+
+
+def takes(what: str, version: int) -> None:
+    """Unsupported: the library is of an older version."""
+    if library().version < version:
+        why = f"{what}: the library has version {library().version}, {version} is needed"
+        raise errors.SkepError(errors.UNSUPPORTED, why)
 
 
 def named(part: str) -> bytes:

@@ -23,8 +23,10 @@ from ._library import (
     array,
     held_of,
     joined,
+    layers_of,
     library,
     named,
+    takes,
 )
 from ._store import Lease, Space, Store, _hints
 
@@ -48,16 +50,6 @@ class Done(NamedTuple):
     lease: Lease
     tokens: int = 0
     bytes: int = 0
-
-
-def layers_of(layers: tuple[int, int] | None) -> tuple[int, int]:
-    """Layers of a restore, as the library has them; 0 and 0: all."""
-    if layers is None:
-        return 0, 0
-    first, last = layers
-    if not 0 <= first < last < 1 << 32:
-        raise ValueError(f"layers are {first} to {last}, must be one or more, from 0 on")
-    return first, last
 
 
 def _not_forked() -> None:
@@ -203,15 +195,15 @@ class Queue:
             if parts is not None:
                 op.n, op.parts = len(parts), c.cast(parts, c.c_void_p)
             if layers != (0, 0):
-                self._takes("layers", LAYERS)
+                takes("layers", LAYERS)
                 op.from_, op.to = layers
             if part != "kv":
-                self._takes(f"part {part!r}")
+                takes(f"part {part!r}", PIECES)
                 op.part = named(part)
             if held is not None:
                 op.blocks, op.lengths = c.cast(held.addresses, c.c_void_p), c.cast(held.lengths, c.c_void_p)
                 if held.pieces is not None:
-                    self._takes("blocks in pieces")
+                    takes("blocks in pieces", PIECES)
                     op.pieces = c.cast(held.pieces, c.c_void_p)
             op.results, op.reasons = c.addressof(call.results), c.addressof(call.reasons)
             library().call("submit", queue, c.byref(op), 1, c.byref(taken))
@@ -222,11 +214,6 @@ class Queue:
                 if ours and held is not None:
                     held.release()  # where close has not
         return tag if taken.value else None
-
-    def _takes(self, what: str, version: int = PIECES) -> None:
-        if library().version < version:
-            why = f"{what}: the library has version {library().version}, {version} is needed"
-            raise errors.SkepError(errors.UNSUPPORTED, why)
 
     def drain(self, most: int = 64) -> list[Done]:
         """Takes what is over, each once. It does not wait."""

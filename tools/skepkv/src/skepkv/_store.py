@@ -12,6 +12,7 @@ from . import errors
 from ._events import Events
 from ._library import (
     KEY,
+    PAGED_LAYERS,
     PIECES,
     FoundStruct,
     Held,
@@ -22,8 +23,10 @@ from ._library import (
     array,
     in_pieces,
     joined,
+    layers_of,
     library,
     named,
+    takes,
 )
 from ._memory import Memory, Registered
 from ._pieces import Copies
@@ -333,11 +336,13 @@ class Space:
         first: int = 0,
         to: int | None = None,
         timeout: float | None = None,
+        layers: tuple[int, int] | None = None,
     ) -> int:
         """Restores blocks [first, to) of a chain into an engine's paged cache, and says how many of them arrived, in
         order: the tokens of later ones are undefined. slots has page * page_tokens + the token in it for each token of
-        those blocks; below 0: that one goes nowhere. The namespace has a Shape. Invalid: the cache is of another one,
-        or a slot outside it."""
+        those blocks; below 0: that one goes nowhere. The namespace has a Shape. Of layers (first, last), last not among
+        them, it restores no others: it takes a library of version 12. Invalid: the cache is of another Shape, a slot
+        outside it, or there are no such layers."""
         shape, names, arrived = self._shape, joined(keys), c.c_uint32()
         if shape is None:
             raise ValueError("the namespace has no shape, must be opened with one")
@@ -347,19 +352,24 @@ class Space:
             raise ValueError(f"blocks are {first} to {last}, must be in 0 to {n}")
         if len(slots) != (last - first) * shape.tokens:
             raise ValueError(f"slots are {len(slots)}, must be {(last - first) * shape.tokens}, one for each token")
+        name, some = "restore", ()  # type: tuple[str, tuple[int, ...]]
+        if layers is not None:
+            takes("layers into a paged cache", PAGED_LAYERS)
+            name, some = "restore_layers", layers_of(layers)
         numbers = array(c.c_int64, len(slots))(*slots)
         page = shape.bytes * cache._tokens // (shape.tokens * shape.layers * (1 if shape.latent else 2))
         self._do(
             cache._held(),
             timeout,
             lambda sc, ms, held: library().call(
-                "restore",
+                name,
                 self._store._number,
                 sc,
                 names,
                 n,
                 first,
                 last,
+                *some,
                 c.byref(cache._struct(held, numbers, page)),
                 0,
                 ms,
