@@ -216,8 +216,9 @@ func TestMemoryOfASessionThatLetsGoLateIsLentAgain(t *testing.T) {
 			u := &unsure{Store: memstore.New(memstore.Options{}), begins: true}
 			w := world(t)
 			unit := elastic.Unit{Bytes: 64 << 10, LenderBlock: 48 << 10, BorrowerBlock: 32 << 10, Lender: 1, Borrower: 2}
-			s, err := gpu.New(u, gpu.Options{Device: w.Device(0), Local: 6, BlockBytes: 32 << 10, Layers: 4, PinnedBytes: 1 << 20,
-				Timeout: time.Minute, Lenders: []gpu.Lender{{Device: w.Device(1), Unit: unit, Units: 5, Keep: 1}}})
+			s, err := gpu.New(u, gpu.Options{Device: w.Device(0), Local: 6, BlockBytes: 32 << 10, Layers: 4,
+				PinnedBytes: 1 << 20,
+				Timeout:     time.Minute, Lenders: []gpu.Lender{{Device: w.Device(1), Unit: unit, Units: 5, Keep: 1}}})
 			require.NoError(t, err)
 			defer func() { require.NoError(t, s.Close()) }()
 			sc, keys := chains(t, s, 2)
@@ -277,7 +278,8 @@ func TestOwnMemoryStaysWhileABlockPassesThrough(t *testing.T) {
 func TestMemoryAStreamIsPastIsLentAgain(t *testing.T) {
 	t.Parallel()
 	w := world(t)
-	s, err := gpu.New(memstore.New(memstore.Options{}), gpu.Options{Device: w.Device(0), BlockBytes: 32 << 10, PinnedBytes: 64 << 10, Timeout: time.Minute})
+	s, err := gpu.New(memstore.New(memstore.Options{}), gpu.Options{Device: w.Device(0), BlockBytes: 32 << 10,
+		PinnedBytes: 64 << 10, Timeout: time.Minute})
 	require.NoError(t, err)
 	defer func() { require.NoError(t, s.Close()) }()
 	sc, keys := chains(t, s, 2)
@@ -299,7 +301,8 @@ func TestWithoutACounterNoStreamIsToldOfAnything(t *testing.T) {
 	t.Parallel()
 	w := world(t)
 	d := &tardy{Device: w.Device(0)}
-	s, err := gpu.New(memstore.New(memstore.Options{}), gpu.Options{Device: d, BlockBytes: 32 << 10, PinnedBytes: 64 << 10, Timeout: time.Minute})
+	s, err := gpu.New(memstore.New(memstore.Options{}), gpu.Options{Device: d, BlockBytes: 32 << 10,
+		PinnedBytes: 64 << 10, Timeout: time.Minute})
 	require.NoError(t, err)
 	defer func() { require.NoError(t, s.Close()) }()
 	sc, keys := chains(t, s, 2)

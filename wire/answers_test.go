@@ -20,7 +20,8 @@ func scriptedTo(t *testing.T, silence time.Duration, answers func(c *rawConn, h 
 	c, err := Dial(t.Context(), o)
 	require.NoError(t, err)
 	t.Cleanup(func() { c.Close() })
-	c.know(skep.NamespaceInfo{ID: 1, NamespaceSpec: skep.NamespaceSpec{Shape: skep.Shape{BlockTokens: 1, Bytes: blockSize}}})
+	c.know(skep.NamespaceInfo{ID: 1, NamespaceSpec: skep.NamespaceSpec{Shape: skep.Shape{BlockTokens: 1,
+		Bytes: blockSize}}})
 	return c
 }
 
@@ -29,10 +30,12 @@ func restoreOf(blocks int) *skep.RestoreRequest {
 	for i := range keys {
 		keys[i] = skep.KeyOf([]byte{byte(i)})
 	}
-	return &skep.RestoreRequest{Window: frames.LeastWindow, Chains: []skep.Chain{{Scope: skep.Scope{Namespace: 1}, Keys: keys}}}
+	return &skep.RestoreRequest{Window: frames.LeastWindow, Chains: []skep.Chain{{Scope: skep.Scope{Namespace: 1},
+		Keys: keys}}}
 }
 
-// A server that sends chunks before it has answered the restore is cut off: until then the session may be begun elsewhere.
+// A server that sends chunks before it has answered the restore is cut off: until then the session may be begun
+// elsewhere.
 func TestChunksComeBehindTheAnswer(t *testing.T) {
 	t.Parallel()
 	c := scriptedTo(t, time.Minute, func(c *rawConn, h frames.Header, _ []byte) {
@@ -53,7 +56,8 @@ func TestASessionWithoutAnAnswerIsOfNoConnection(t *testing.T) {
 	c := scriptedTo(t, time.Minute, func(*rawConn, frames.Header, []byte) {})
 	x, err := c.conn(t.Context(), 0)
 	require.NoError(t, err)
-	began, other := &clientSession{c: c, landed: make(chan struct{}, 1)}, &clientSession{c: c, landed: make(chan struct{}, 1)}
+	began, other := &clientSession{c: c, landed: make(chan struct{}, 1)},
+		&clientSession{c: c, landed: make(chan struct{}, 1)}
 	p := &pendingCall{t: frames.TypeRestore, reply: make(chan reply, 1)}
 	id, err := x.enlist(p)
 	require.NoError(t, err)
@@ -124,12 +128,14 @@ func TestAPutThatGotTooLongIsNotSent(t *testing.T) {
 	t.Parallel()
 	c := scriptedTo(t, time.Minute, func(c *rawConn, h frames.Header, _ []byte) {
 		if h.Type == frames.TypePut {
-			c.send(t, frames.Header{Type: h.Type | frames.Answer, Call: h.Call}, &frames.PutResults{List: make([]skep.PutResult, 3)}, "")
+			c.send(t, frames.Header{Type: h.Type | frames.Answer, Call: h.Call},
+				&frames.PutResults{List: make([]skep.PutResult, 3)}, "")
 		}
 	})
 	req := &skep.PutRequest{Scope: skep.Scope{Namespace: 1}}
 	for i := range 3 {
-		req.Blocks = append(req.Blocks, skep.Block{Key: skep.KeyOf([]byte{byte(i)}), Parts: []skep.Part{{Bytes: make([]byte, 512<<10)}}})
+		req.Blocks = append(req.Blocks, skep.Block{Key: skep.KeyOf([]byte{byte(i)}),
+			Parts: []skep.Part{{Bytes: make([]byte, 512<<10)}}})
 	}
 	_, err := c.putRun(t.Context(), req, skep.Range{To: 3}, nil) // scripted servers take 1 MiB
 	require.ErrorIs(t, err, skep.Overloaded)

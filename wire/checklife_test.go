@@ -15,8 +15,8 @@ import (
 	"github.com/skepkv/skep/wire/link"
 )
 
-// A server need not speak while nothing is asked of it: a connection that was idle for an hour lives, and the first call
-// after that has all its time.
+// A server need not speak while nothing is asked of it: a connection that was idle for an hour lives, and the first
+// call after that has all its time.
 func TestAnIdleConnectionIsNotSilent(t *testing.T) {
 	t.Parallel()
 	const silence = time.Minute
@@ -44,8 +44,8 @@ func TestAProcessThatWasStoppedAsksFirst(t *testing.T) {
 	assert.Less(t, time.Duration(nanos()-x.heard.Load()), silence/4)
 }
 
-// A network that is slow is not silent: a frame that takes longer than Options.Silence comes through, either way, as long
-// as its bytes do. A server that takes no more of them is silent.
+// A network that is slow is not silent: a frame that takes longer than Options.Silence comes through, either way, as
+// long as its bytes do. A server that takes no more of them is silent.
 func TestASlowNetworkIsNotSilent(t *testing.T) {
 	t.Parallel()
 	for name, takes := range map[string]int{"slow": 4 << 20, "silent": 2 << 20} {
@@ -60,7 +60,8 @@ func TestASlowNetworkIsNotSilent(t *testing.T) {
 				defer c.Close()
 				go slowly(t, there, takes)
 				b := make([]byte, 4<<20)
-				_, err = c.Put(t.Context(), &skep.PutRequest{Scope: skep.Scope{Namespace: 1}, Blocks: []skep.Block{{Parts: []skep.Part{{Bytes: b}}}}})
+				_, err = c.Put(t.Context(), &skep.PutRequest{Scope: skep.Scope{Namespace: 1},
+					Blocks: []skep.Block{{Parts: []skep.Part{{Bytes: b}}}}})
 				if takes < len(b) {
 					require.ErrorIs(t, err, skep.Unavailable)
 					require.True(t, c.Away())
@@ -98,7 +99,8 @@ func slowly(t *testing.T, conn net.Conn, takes int) {
 		}
 		switch h.Type {
 		case frames.TypeHello:
-			answer(h, &frames.Welcome{Version: 1, MaxBody: 1 << 20, MaxPayload: 8 << 20, MaxKeys: 1, MaxCalls: 64, MaxWindow: 1 << 20})
+			answer(h, &frames.Welcome{Version: 1, MaxBody: 1 << 20, MaxPayload: 8 << 20, MaxKeys: 1, MaxCalls: 64,
+				MaxWindow: 1 << 20})
 		case frames.TypePut:
 			for range min(takes, int(h.Payload)) / step {
 				_ = c.l.Discard(step)

@@ -31,7 +31,8 @@ func TestAServerThatStopsSaysGoodbyeBeforeTheWelcome(t *testing.T) {
 		}
 		said <- err
 	}()
-	_, err := Dial(t.Context(), Options{Addr: "pipe:0", Retries: -1, Dialer: func(context.Context) (net.Conn, error) { return here, nil }})
+	_, err := Dial(t.Context(), Options{Addr: "pipe:0", Retries: -1,
+		Dialer: func(context.Context) (net.Conn, error) { return here, nil }})
 	assert.Equal(t, skep.Unavailable, skep.KindOf(err), "%v", err)
 	require.NoError(t, <-said)
 }
@@ -78,9 +79,9 @@ func TestAGoodbyeThatIsLateEndsTheLeases(t *testing.T) {
 	})
 }
 
-// A server that has said goodbye may be stopped in the middle of it, where another one answers by now. Its connection is
-// looked after all the same: sessions are told that it says nothing, what it does not know any more is released, and a
-// client that closes does not wait for it.
+// A server that has said goodbye may be stopped in the middle of it, where another one answers by now. Its connection
+// is looked after all the same: sessions are told that it says nothing, what it does not know any more is released, and
+// a client that closes does not wait for it.
 func TestAServerThatStopsAfterItsGoodbye(t *testing.T) {
 	t.Parallel()
 	for name, silence := range map[string]time.Duration{"says nothing": 50 * time.Millisecond, "is closed": time.Minute} {
@@ -100,7 +101,8 @@ func TestAServerThatStopsAfterItsGoodbye(t *testing.T) {
 			c, err := Dial(t.Context(), o)
 			require.NoError(t, err)
 			c.know(skep.NamespaceInfo{ID: 1, NamespaceSpec: skep.NamespaceSpec{Shape: skep.Shape{BlockTokens: 1, Bytes: 16}}})
-			s, err := c.Restore(t.Context(), &skep.RestoreRequest{Chains: []skep.Chain{{Scope: skep.Scope{Namespace: 1}, Keys: make([]skep.Key, 1)}}})
+			s, err := c.Restore(t.Context(), &skep.RestoreRequest{Chains: []skep.Chain{{Scope: skep.Scope{Namespace: 1},
+				Keys: make([]skep.Key, 1)}}})
 			require.NoError(t, err)
 			old := s.(*clientSession).x
 			require.Eventually(t, func() bool { return !old.alive() }, time.Minute, time.Millisecond)

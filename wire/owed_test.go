@@ -21,8 +21,8 @@ func busy(c *Client) (end func()) {
 	return func() { x.l.Write <- struct{}{} }
 }
 
-// Credit that could not be sent in time is given later: the server sends on. The connection is busy for so long, that all
-// credit there is was to be sent in vain.
+// Credit that could not be sent in time is given later: the server sends on. The connection is busy for so long, that
+// all credit there is was to be sent in vain.
 func TestCreditThatWasNotSentIsOwed(t *testing.T) {
 	t.Parallel()
 	r := serve(t, "tcp", newMemstore(storetest.Config{}), server.Options{Limits: server.Limits{Stall: 10 * time.Second}})
@@ -60,7 +60,8 @@ func TestCreditForEventsThatWasNotSentIsOwed(t *testing.T) {
 	o := r.options()
 	o.Conns = 1
 	c := r.dial(t, o)
-	ns, err := r.st.OpenNamespace(t.Context(), skep.NamespaceSpec{Tenant: "t", Name: "n", Shape: skep.Shape{Kind: skep.Opaque, BlockTokens: 1}})
+	ns, err := r.st.OpenNamespace(t.Context(), skep.NamespaceSpec{Tenant: "t", Name: "n",
+		Shape: skep.Shape{Kind: skep.Opaque, BlockTokens: 1}})
 	require.NoError(t, err)
 	events, err := c.Events(t.Context(), skep.Cursor{}, false)
 	require.NoError(t, err)
@@ -71,7 +72,8 @@ func TestCreditForEventsThatWasNotSentIsOwed(t *testing.T) {
 	for i := range streamCredit/some + 1 {
 		req := &skep.PutRequest{Scope: skep.Scope{Namespace: ns.ID}}
 		for j := range some {
-			req.Blocks = append(req.Blocks, skep.Block{Key: skep.KeyOf(fmt.Append(nil, i, j)), Parts: []skep.Part{{Bytes: []byte{1}}}})
+			req.Blocks = append(req.Blocks, skep.Block{Key: skep.KeyOf(fmt.Append(nil, i, j)),
+				Parts: []skep.Part{{Bytes: []byte{1}}}})
 		}
 		_, err = r.st.Put(t.Context(), req)
 		require.NoError(t, err)
@@ -98,7 +100,8 @@ func TestCreditOfTheRingThatWasNotSentIsOwed(t *testing.T) {
 	o := r.options()
 	o.Conns, o.SharedMemory, o.Timeout = 1, 8<<20, time.Second
 	c := r.dial(t, o)
-	ns, err := c.OpenNamespace(t.Context(), skep.NamespaceSpec{Tenant: "t", Name: "n", Shape: skep.Shape{BlockTokens: 1, Bytes: 512}})
+	ns, err := c.OpenNamespace(t.Context(), skep.NamespaceSpec{Tenant: "t", Name: "n",
+		Shape: skep.Shape{BlockTokens: 1, Bytes: 512}})
 	require.NoError(t, err)
 	mem, err := c.Alloc(t.Context(), 3*ringEntries*512)
 	require.NoError(t, err)

@@ -36,16 +36,19 @@ func (f *firstPutFails) Put(ctx context.Context, r *skep.PutRequest) ([]skep.Put
 	return list, err
 }
 
-// A put out of shared memory goes in two frames. One is refused while the server still reads the memory of the other: the
-// caller is told that the memory is not its own yet, with why the put failed; nobody stores what it would write there.
+// A put out of shared memory goes in two frames. One is refused while the server still reads the memory of the other:
+// the caller is told that the memory is not its own yet, with why the put failed; nobody stores what it would write
+// there.
 func TestAPutInSeveralFramesKeepsItsMemoryUntilAllAreRead(t *testing.T) {
 	t.Parallel()
-	f := &firstPutFails{Store: newMemstore(storetest.Config{}), there: make(chan struct{}), gate: make(chan struct{}), done: make(chan struct{})}
+	f := &firstPutFails{Store: newMemstore(storetest.Config{}), there: make(chan struct{}), gate: make(chan struct{}),
+		done: make(chan struct{})}
 	r := serve(t, "unix", f, server.Options{Limits: server.Limits{Body: 64 << 10}})
 	o := r.options()
 	o.SharedMemory, o.Conns = 8<<20, 1
 	c := r.dial(t, o)
-	ns, err := c.OpenNamespace(t.Context(), skep.NamespaceSpec{Tenant: "t", Name: "n", Shape: skep.Shape{Kind: skep.Opaque, BlockTokens: 1}})
+	ns, err := c.OpenNamespace(t.Context(), skep.NamespaceSpec{Tenant: "t", Name: "n",
+		Shape: skep.Shape{Kind: skep.Opaque, BlockTokens: 1}})
 	require.NoError(t, err)
 	const n, size = 600, 256
 	mem, err := c.Alloc(t.Context(), n*size)
@@ -69,7 +72,8 @@ func TestAPutInSeveralFramesKeepsItsMemoryUntilAllAreRead(t *testing.T) {
 	<-f.done
 	right := 0
 	for _, b := range req.Blocks {
-		s, err := f.Store.Restore(t.Context(), &skep.RestoreRequest{Chains: []skep.Chain{{Scope: req.Scope, Keys: []skep.Key{b.Key}}}})
+		s, err := f.Store.Restore(t.Context(), &skep.RestoreRequest{Chains: []skep.Chain{{Scope: req.Scope,
+			Keys: []skep.Key{b.Key}}}})
 		require.NoError(t, err)
 		for _, x := range collect(t, s) {
 			if x.Err == nil {
@@ -131,11 +135,13 @@ func TestAPutInSeveralFramesThatIsGivenUpTooLate(t *testing.T) {
 
 // twoRuns is a put of two blocks, each in a frame.
 func twoRuns(t *testing.T, c *Client, mem []byte) (*skep.PutRequest, []runs.Run) {
-	ns, err := c.OpenNamespace(t.Context(), skep.NamespaceSpec{Tenant: "t", Name: "n", Shape: skep.Shape{BlockTokens: 16, Bytes: blockSize}})
+	ns, err := c.OpenNamespace(t.Context(), skep.NamespaceSpec{Tenant: "t", Name: "n",
+		Shape: skep.Shape{BlockTokens: 16, Bytes: blockSize}})
 	require.NoError(t, err)
 	req := &skep.PutRequest{Scope: skep.Scope{Namespace: ns.ID}}
 	for i := range 2 {
-		req.Blocks = append(req.Blocks, skep.Block{Key: skep.KeyOf([]byte{byte(i)}), Parts: []skep.Part{{Bytes: mem[i*blockSize : (i+1)*blockSize]}}})
+		req.Blocks = append(req.Blocks, skep.Block{Key: skep.KeyOf([]byte{byte(i)}),
+			Parts: []skep.Part{{Bytes: mem[i*blockSize : (i+1)*blockSize]}}})
 	}
 	return req, []runs.Run{{Range: skep.Range{To: 1}}, {Range: skep.Range{From: 1, To: 2}}}
 }

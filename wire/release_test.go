@@ -42,7 +42,8 @@ func TestWhoIsRevokedIsToldWhenItsMemoryIsItsOwn(t *testing.T) {
 			} else {
 				defer close(st.letGo)
 			}
-			require.NoError(t, d.Replace([]auth.Credential{{Name: "x", Tenant: "x", Rights: auth.All, TokenSHA256: [32]byte{1}}}, nil))
+			require.NoError(t, d.Replace([]auth.Credential{{Name: "x", Tenant: "x", Rights: auth.All,
+				TokenSHA256: [32]byte{1}}}, nil))
 			_, err = s.Claim(t.Context(), 0, skep.Subset{}, skep.Idle)
 			require.Error(t, err)
 			if done {
@@ -85,7 +86,8 @@ func TestAnEndThatIsRefusedReleasesNothing(t *testing.T) {
 // A node is given another name, or number, while it restores. What was begun with it is ended there.
 func TestASessionOfANodeThatIsAnotherNowIsEnded(t *testing.T) {
 	t.Parallel()
-	r := serve(t, "tcp", newMemstore(storetest.Config{}), server.Options{ClusterMap: []byte("{}"), Epoch: 1, Node: "a", Cluster: "07", NodeID: 2})
+	r := serve(t, "tcp", newMemstore(storetest.Config{}), server.Options{ClusterMap: []byte("{}"), Epoch: 1, Node: "a",
+		Cluster: "07", NodeID: 2})
 	o := r.options()
 	o.Conns = 1
 	c := r.dial(t, o)

@@ -132,7 +132,8 @@ func (g *guard) unwritable(op string) error {
 
 // again makes a try, and makes it again while there is no descriptor or, where it is a change, no space, for at most
 // patience. Descriptors come from the reserve first. While the file system is for reading no patience ends, until
-// Leave. Each try's error counts by itself. While the catalog is being opened a try is the only one: who opens it is told.
+// Leave. Each try's error counts by itself. While the catalog is being opened a try is the only one: who opens it is
+// told.
 func (g *guard) again(patience time.Duration, change bool, try func() error) error {
 	err := try()
 	wanted := func() bool { return isScarce(err) || change && noSpace(err) }

@@ -169,7 +169,8 @@ func TestPinnedMemoryOfARestoreThatDidNotBegin(t *testing.T) {
 	e.Store = c.Store
 }
 
-// A session that does not close, whatever it says, keeps the pinned memory and the word of a restore that did not begin.
+// A session that does not close, whatever it says, keeps the pinned memory and the word of a restore that did not
+// begin.
 func TestPinnedMemoryOfASessionThatFailsToCloseIsNotLentAgain(t *testing.T) {
 	t.Parallel()
 	e := newEngine(t)
@@ -326,12 +327,13 @@ func TestAPollSaysWhatEndedARestore(t *testing.T) {
 		state   blockState
 		kind    skep.Kind
 	}{
-		"all landed":                {func(*engine) {}, landed, skep.Other},
-		"all missed":                {func(e *engine) { e.keys = make([]skep.Key, 3) }, missed, skep.Other},
-		"its time is over":          {func(e *engine) { e.Store = late{e.Store} }, missed, skep.Other},
-		"a copy fails":              {func(e *engine) { e.copyFails = full }, missed, skep.NoMemory},
-		"the stream has ended":      {func(e *engine) { e.queueFails = failed }, landed, skep.DeviceFailed},
-		"a copy fails, and the GPU": {func(e *engine) { e.copyFails, e.queueFails = full, failed }, missed, skep.DeviceFailed},
+		"all landed":           {func(*engine) {}, landed, skep.Other},
+		"all missed":           {func(e *engine) { e.keys = make([]skep.Key, 3) }, missed, skep.Other},
+		"its time is over":     {func(e *engine) { e.Store = late{e.Store} }, missed, skep.Other},
+		"a copy fails":         {func(e *engine) { e.copyFails = full }, missed, skep.NoMemory},
+		"the stream has ended": {func(e *engine) { e.queueFails = failed }, landed, skep.DeviceFailed},
+		"a copy fails, and the GPU": {func(e *engine) { e.copyFails, e.queueFails = full, failed }, missed,
+			skep.DeviceFailed},
 		"its time is over, and the GPU fails": {func(e *engine) { e.Store, e.queueFails = late{e.Store}, failed }, missed,
 			skep.DeviceFailed},
 	} {

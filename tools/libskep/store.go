@@ -133,7 +133,8 @@ func parse(text string, into any) error {
 	d.DisallowUnknownFields()
 	if err := d.Decode(into); err != nil {
 		// What it says is not repeated: a token may be in it.
-		return &skep.Error{Op: op, Kind: skep.Invalid, Field: "json", Value: fmt.Sprintf("%d bytes", len(text)), Limit: "what skep.h says", Err: err}
+		return &skep.Error{Op: op, Kind: skep.Invalid, Field: "json", Value: fmt.Sprintf("%d bytes", len(text)),
+			Limit: "what skep.h says", Err: err}
 	}
 	return nil
 }
@@ -232,7 +233,8 @@ func (o *opened) connect(ctx context.Context, sp *spec) error {
 // putInFront puts GPU memory in front of the store.
 func (o *opened) putInFront(g *gpuSpec) error {
 	if g.Backend != "sim" {
-		return &skep.Error{Op: op, Kind: skep.Unsupported, Field: "gpu backend", Value: g.Backend, Limit: "sim: others run in skep-gpu"}
+		return &skep.Error{Op: op, Kind: skep.Unsupported, Field: "gpu backend", Value: g.Backend,
+			Limit: "sim: others run in skep-gpu"}
 	}
 	so := sim.H20()
 	so.Devices, so.MemoryBytes = 2, g.MemoryBytes
@@ -244,7 +246,8 @@ func (o *opened) putInFront(g *gpuSpec) error {
 	if g.DirectBytes != nil {
 		direct = *g.DirectBytes
 	}
-	front, err := gpu.New(o.Store, gpu.Options{Device: w.Device(0), Local: g.LocalBlocks, BlockBytes: g.BlockBytes, DirectBytes: direct, PinnedBytes: g.PinnedBytes,
+	front, err := gpu.New(o.Store, gpu.Options{Device: w.Device(0), Local: g.LocalBlocks, BlockBytes: g.BlockBytes,
+		DirectBytes: direct, PinnedBytes: g.PinnedBytes,
 		Layers: g.Layers, UncopiedBytes: g.Uncopied, Timeout: 10 * time.Second})
 	if err != nil {
 		return err
@@ -253,7 +256,8 @@ func (o *opened) putInFront(g *gpuSpec) error {
 	for _, socket := range g.Borrow {
 		lender, ok := gpu.Device(w.Device(1)).(gpu.Sharer)
 		if !ok {
-			return &skep.Error{Op: op, Kind: skep.Unsupported, Field: "borrow", Value: socket, Limit: "a system with shared GPU memory"}
+			return &skep.Error{Op: op, Kind: skep.Unsupported, Field: "borrow", Value: socket,
+				Limit: "a system with shared GPU memory"}
 		}
 		l, err := loan.Borrow(loan.BorrowerOptions{Socket: socket, Name: op, Device: lender, Tier: front})
 		if err != nil {
@@ -276,7 +280,8 @@ func (o *opened) close() error {
 	return errors.Join(err, o.land.close(), o.Store.Close())
 }
 
-// inUse is err, of kind NotReleased where any of it is: whatever else went wrong, the caller's memory is not the caller's.
+// inUse is err, of kind NotReleased where any of it is: whatever else went wrong, the caller's memory is not the
+// caller's.
 func inUse(err error) error {
 	if !errors.Is(err, skep.NotReleased) || skep.KindOf(err) == skep.NotReleased {
 		return err
@@ -394,20 +399,22 @@ func (o *opened) leave(r *room, ended skep.Session, err error) {
 }
 
 // restore writes blocks [from, to) of a chain to t and says how many, in order, arrived.
-func (o *opened) restore(ctx context.Context, sc skep.Scope, keys []skep.Key, blocks skep.Range, g layout.Geometry, t *target) (arrived int, err error) {
+func (o *opened) restore(ctx context.Context, sc skep.Scope, keys []skep.Key, blocks skep.Range, g layout.Geometry,
+	t *target) (arrived int, err error) {
 	if err := t.Validate(g); err != nil {
 		return 0, err
 	}
 	t.first = blocks.From
 	chain := skep.Chain{Scope: sc, Keys: keys, Layers: t.only}
 	if t.direct != nil {
-		return o.front.RestoreTo(ctx, &gpu.Direct{Scope: sc, Keys: keys, Blocks: blocks.Subset(), On: t.on, Runs: func(dst []gpu.Run, block int) ([]gpu.Run, error) {
-			err := t.each(g, block-blocks.From, func(l int, v bool, runs []slots.Run) error {
-				dst = t.direct(dst, l, v, runs)
-				return nil
-			})
-			return dst, err
-		}})
+		return o.front.RestoreTo(ctx, &gpu.Direct{Scope: sc, Keys: keys, Blocks: blocks.Subset(), On: t.on,
+			Runs: func(dst []gpu.Run, block int) ([]gpu.Run, error) {
+				err := t.each(g, block-blocks.From, func(l int, v bool, runs []slots.Run) error {
+					dst = t.direct(dst, l, v, runs)
+					return nil
+				})
+				return dst, err
+			}})
 	}
 	if t.take == nil {
 		n, err := o.restoreChain(ctx, o, chain, blocks, g, t)
