@@ -76,17 +76,21 @@ func (g *guard) listener() *pebble.EventListener {
 // it die silently; a full disk does not (it may be made room on, and commits are
 // refused meanwhile), nor does a want of descriptors, and damage does not (other tables are fine).
 func (g *guard) backgroundError(err error) {
-	h := &g.health
+	h, now := &g.health, time.Now()
+	ends := !noSpace(err) && !isScarce(err) && !pebble.IsCorruptionError(err)
 	h.mu.Lock()
 	if h.mu.err == nil {
-		h.mu.since = time.Now()
+		h.mu.since, h.mu.ends = now, time.Time{}
+	}
+	if ends && h.mu.ends.IsZero() { // others may have gone on for long before
+		h.mu.ends = now
 	}
 	h.mu.err = err
-	lasted := time.Since(h.mu.since)
+	lasted, ending := now.Sub(h.mu.since), now.Sub(h.mu.ends)
 	h.mu.Unlock()
 	g.log.Error("catalog flush or compaction failed; it will be tried again", "err", err.Error(), "failing_for", lasted)
-	if lasted > g.timeout && !noSpace(err) && !isScarce(err) && !pebble.IsCorruptionError(err) {
-		g.fail(fmt.Errorf("flushes or compactions have failed for %v: %w", lasted.Round(time.Second), err))
+	if ends && ending > g.timeout {
+		g.fail(fmt.Errorf("flushes or compactions have failed for %v: %w", ending.Round(time.Second), err))
 	}
 }
 

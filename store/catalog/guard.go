@@ -54,6 +54,7 @@ type health struct {
 		locks.Mutex[locks.CatalogHealth]
 		err   error     // last background error since background work last succeeded
 		since time.Time // of the first of them
+		ends  time.Time // of the first that fails the catalog when it goes on
 	}
 }
 

@@ -27,7 +27,8 @@ import (
 // A sync that fails is never made again, whatever its error: the kernel may have dropped what was to be synced, and
 // says of the next sync that all is well. The catalog has failed then, and who opens it again goes by what is on the
 // drive. So it is where a file system turns read-only and a sync is the first to meet it. Of renames, those of logs
-// that are used again are made again; others come while the catalog is opened only. Pebble links no files here.
+// that are used again are made again; others come while the catalog is opened only, and links
+// of tables when a rebuild ends.
 
 const (
 	// spareFiles lasts for a log, a flush and a manifest with its marker, and a few tables that are read.
