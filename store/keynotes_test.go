@@ -16,6 +16,7 @@ import (
 func openSealed(t *testing.T) (Options, *Store, skep.Scope, []skep.Key) {
 	o := small(tempRoot(t, "store"))
 	o.EncryptionKeys, o.CacheBytes = oneKey("t", 1), -1
+	unjudged(&o)
 	s, err := Open(testContext(t), o)
 	require.NoError(t, err)
 	sc := openSpace(t, s, "secrets", skep.Cache, 1, true)

@@ -187,6 +187,6 @@ func TestDevicesOfAnOlderStoreAreTold(t *testing.T) {
 	rep, err := s.Scrub(ctx, ScrubOptions{})
 	require.NoError(t, err)
 	require.EqualValues(t, 1, rep.LogsMended)
-	require.Equal(t, 6, told(s))
+	require.GreaterOrEqual(t, told(s), 6, "who mends logs in the background may have met it, too")
 	require.NoError(t, s.Close())
 }
