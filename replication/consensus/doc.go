@@ -15,6 +15,7 @@
 // of bounds) has its place in the log, too, and changes nothing.
 //
 //	log.go      raft's log and values in Pebble: written synchronously, 4 MiB of memory
+//	shield.go   what Pebble does not survive
 //	fsm.go      the map, and its snapshots: files in the node's directory
 //	peers.go    connections between nodes
 //	member.go   opening, proposing

@@ -77,11 +77,13 @@ func openLogsFor(fsys vfs.FS, dir string, log *slog.Logger, looking bool) (*logs
 		}
 		cache := pebble.NewCache(cacheBytes)
 		defer cache.Unref() // the database holds it
+		f := &shield{FS: fsys, s: s}
 		s.db, err = pebble.Open(dir, &pebble.Options{
-			FS: fsys, Cache: cache, FormatMajorVersion: pebble.FormatTableFormatV6, MemTableSize: memtableBytes,
+			FS: f, Cache: cache, FormatMajorVersion: pebble.FormatTableFormatV6, MemTableSize: memtableBytes,
 			MemTableStopWritesThreshold: 2, L0StopWritesThreshold: 24, MaxOpenFiles: openFiles, Logger: pebbleLogger{s, log},
 			ReadOnly: looking,
 		})
+		f.open.Store(err == nil)
 		return err
 	})
 	if err != nil {

@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strings"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -247,4 +248,34 @@ func TestADriveThatFailsIsAnError(t *testing.T) {
 	<-s.failed
 	require.ErrorIs(t, s.Set([]byte("a"), nil), skep.Failed)
 	require.ErrorIs(t, s.Close(), skep.Failed)
+}
+
+// Pebble finds no descriptor for its next log, or cannot sync the last one, where it would end the process: the log
+// fails, and says so.
+func TestAProcessOutlivesALogThatCannotGoOn(t *testing.T) {
+	t.Parallel()
+	if !inChild(t) {
+		return
+	}
+	for _, kinds := range [][]errorfs.OpKind{
+		{errorfs.OpCreate, errorfs.OpReuseForWrite}, {errorfs.OpFileSync, errorfs.OpFileSyncData},
+	} {
+		var armed atomic.Bool
+		s := open(t, errorfs.Wrap(vfs.NewMem(), errorfs.InjectorFunc(func(op errorfs.Op) error {
+			if armed.Load() && slices.Contains(kinds, op.Kind) && strings.HasSuffix(op.Path, ".log") {
+				return syscall.EMFILE
+			}
+			return nil
+		})))
+		require.NoError(t, s.StoreLog(&raft.Log{Index: 1}))
+		armed.Store(true)
+		var err error
+		for i := uint64(2); i < 1000 && err == nil; i++ {
+			err = s.StoreLog(&raft.Log{Index: i, Data: make([]byte, 64<<10)})
+		}
+		require.ErrorIs(t, err, skep.Failed)
+		require.ErrorIs(t, err, syscall.EMFILE)
+		<-s.failed
+		require.ErrorIs(t, s.Close(), skep.Failed)
+	}
 }
