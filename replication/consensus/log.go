@@ -58,6 +58,10 @@ type logs struct {
 	// ends has a goroutine that asks in vain end, rather than be answered: raft panics where its values cannot be kept or
 	// its entries read. It is set once raft runs, whose goroutines take that well.
 	ends atomic.Bool
+
+	// older is the last entry of the snapshot before the newest one: what is after it stays, so that the one can be used
+	// where the newest cannot be read. Nil: there are none.
+	older func() uint64
 }
 
 // openLogs opens the database in dir, or makes it.
@@ -165,6 +169,9 @@ func (s *logs) fail(cause error) {
 
 func (s *logs) failure() error {
 	e := &skep.Error{Op: "raft's log", Kind: skep.Failed, Field: "directory", Value: s.dir, Err: s.cause}
+	if !s.ends.Load() && pebble.IsCorruptionError(s.cause) { // it is being opened, or looked at
+		e.Kind = skep.Damaged
+	}
 	if vfs.IsNoSpaceError(s.cause) {
 		e.Limit = "one with space: make some, and start the server again"
 	}
@@ -378,6 +385,8 @@ func (s *logs) LastIndex() (uint64, error) { return s.end(true) }
 // GetLog implements raft.LogStore.
 func (s *logs) GetLog(index uint64, l *raft.Log) error {
 	there := false
+	var got raft.Log
+	var bad error
 	err := s.call(true, func() error {
 		b, closer, err := s.db.Get(entryKey(index))
 		if errors.Is(err, pebble.ErrNotFound) {
@@ -388,16 +397,21 @@ func (s *logs) GetLog(index uint64, l *raft.Log) error {
 		}
 		defer closer.Close()
 		there = true
-		got, err := decodeEntry(index, b)
-		if err == nil {
-			*l = got
+		if got, bad = decodeEntry(index, b); bad != nil && s.ends.Load() {
+			return bad
 		}
-		return err
+		return nil
 	})
-	if err == nil && !there {
+	switch {
+	case err != nil: // f may be writing got yet
+		return err
+	case bad != nil: // raft does not run, and who opens the log can close it
+		return bad
+	case !there:
 		return raft.ErrLogNotFound
 	}
-	return err
+	*l = got
+	return nil
 }
 
 // StoreLog implements raft.LogStore.
@@ -449,6 +463,10 @@ func (s *logs) DeleteRange(lowest, highest uint64) error {
 	} else if highest >= last { // raft appends in their place next, and has forgotten them where that is refused
 		if err := s.space(spaceToCut); err != nil {
 			return err
+		}
+	} else if s.older != nil {
+		if highest = min(highest, s.older()); highest < lowest {
+			return nil
 		}
 	}
 	end := []byte{rowEntry + 1}

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"log/slog"
+	"math"
 	"net"
 	"path/filepath"
 	"strconv"
@@ -162,7 +163,7 @@ func foundingPeer(o *Options) (string, error) {
 func (m *Member) open() (err error) {
 	o := &m.o
 	failed := func(err error) error {
-		return &skep.Error{Op: "open cluster member", Kind: skep.Failed, Field: "directory", Value: o.Dir, Err: err}
+		return &skep.Error{Op: "open cluster member", Kind: kindOfOpen(err), Field: "directory", Value: o.Dir, Err: err}
 	}
 	if m.logs, err = openLogs(o.FS, filepath.Join(o.Dir, "log"), m.log); err != nil {
 		return err
@@ -186,6 +187,12 @@ func (m *Member) open() (err error) {
 	if m.snapshots, err = openSnapshots(o, m.logs, false); err != nil {
 		return failed(err)
 	}
+	m.logs.older = func() uint64 {
+		if list, err := m.snapshots.List(); err == nil && len(list) > 1 {
+			return list[1].Index
+		}
+		return math.MaxUint64
+	}
 	trans = raft.NewNetworkTransportWithConfig(&raft.NetworkTransportConfig{
 		Stream: p, MaxPool: 3, Timeout: ioTimeout, Logger: hclogOf(m.log), ServerAddressProvider: m,
 		// One at a time: raft's pipeline waits for ever for what it sent where its goroutine ends, as it does where the log
@@ -193,6 +200,11 @@ func (m *Member) open() (err error) {
 		MaxRPCsInFlight: 1,
 	})
 	if err := m.belong(); err != nil {
+		return err
+	}
+	// raft panics where an entry cannot be read while it begins.
+	read := &stopped{o: *o, logs: m.logs, snapshots: m.snapshots, machine: machine{changed: func() {}}}
+	if err := read.replay(); err != nil {
 		return err
 	}
 	if m.raft, err = raft.NewRaft(m.config(), &m.machine, m.logs, m.logs, m.snapshots, trans); err != nil {
@@ -241,7 +253,7 @@ func (m *Member) belong() error {
 	last, err := m.logs.LastIndex()
 	list, err2 := m.snapshots.List()
 	if err = errors.Join(err, err2); err != nil {
-		return &skep.Error{Op: op, Kind: skep.Failed, Err: err}
+		return &skep.Error{Op: op, Kind: kindOfOpen(err), Err: err}
 	}
 	has := last > 0 || len(list) > 0 // a term alone is what a founding that failed left
 	b, err := m.logs.Get(identityKey)
