@@ -133,3 +133,31 @@ func TestANodeWithADamagedSnapshot(t *testing.T) {
 		require.Equal(t, skep.Damaged, skep.KindOf(err), "%v", err)
 	})
 }
+
+// A node that was sent a snapshot has no gap in its log.
+func TestALogHasNoGapAfterASnapshot(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := three(t)
+		defer w.end(t)
+		lead := w.awaitLeader(t)
+		behind := 1 + lead%3
+		w.cut(behind)
+		for i := range 40 {
+			change(t, w.nodes[lead].m, *open1(fmt.Sprint("s", i)))
+		}
+		require.NoError(t, w.nodes[lead].m.raft.Snapshot().Error())
+		w.heal(behind)
+		w.sameMaps(t, 41)
+		w.sameMaps(t, change(t, w.nodes[w.awaitLeader(t)].m, *open1("later")))
+		s := w.nodes[behind].m.logs
+		first, err := s.FirstIndex()
+		require.NoError(t, err)
+		last, err := s.LastIndex()
+		require.NoError(t, err)
+		require.Greater(t, first, uint64(20), "it was sent a snapshot")
+		for i := first; i <= last; i++ {
+			require.NoError(t, s.GetLog(i, &raft.Log{}))
+		}
+	})
+}

@@ -359,21 +359,26 @@ func decodeEntry(index uint64, b []byte) (raft.Log, error) {
 
 // end is the index of the log's first entry, or its last; 0 where there is none.
 func (s *logs) end(last bool) (index uint64, err error) {
-	err = s.call(true, func() error {
-		it, err := s.db.NewIter(&pebble.IterOptions{LowerBound: []byte{rowEntry}, UpperBound: []byte{rowEntry + 1}})
-		if err != nil {
-			return err
-		}
-		found := it.First
-		if last {
-			found = it.Last
-		}
-		if found() {
-			index = binary.BigEndian.Uint64(it.Key()[1:])
-		}
-		return errors.Join(it.Error(), it.Close())
+	err = s.call(true, func() (err error) {
+		index, err = s.endOf(last)
+		return err
 	})
 	return index, err
+}
+
+func (s *logs) endOf(last bool) (index uint64, err error) {
+	it, err := s.db.NewIter(&pebble.IterOptions{LowerBound: []byte{rowEntry}, UpperBound: []byte{rowEntry + 1}})
+	if err != nil {
+		return 0, err
+	}
+	found := it.First
+	if last {
+		found = it.Last
+	}
+	if found() {
+		index = binary.BigEndian.Uint64(it.Key()[1:])
+	}
+	return index, errors.Join(it.Error(), it.Close())
 }
 
 // FirstIndex implements raft.LogStore.
@@ -419,7 +424,13 @@ func (s *logs) StoreLog(l *raft.Log) error { return s.StoreLogs([]*raft.Log{l}) 
 
 // StoreLogs implements raft.LogStore: all of them are on the drive, or none. Where there is too little space none are,
 // and the log is as it was: a leader leads no more, and what is sent to another node is sent again.
+//
+// Entries that follow a snapshot of the leader's leave a gap behind what the node had. What is before it goes: nobody
+// agreed to the end of it, perhaps, and raft would send it to others, once this node leads.
 func (s *logs) StoreLogs(list []*raft.Log) error {
+	if len(list) == 0 {
+		return nil
+	}
 	if err := s.space(leastSpace); err != nil {
 		return err
 	}
@@ -432,6 +443,13 @@ func (s *logs) StoreLogs(list []*raft.Log) error {
 		encoded[i] = b
 	}
 	return s.commit(func(b *pebble.Batch) error {
+		if last, err := s.endOf(true); err != nil {
+			return err
+		} else if first := list[0].Index; last > 0 && first > last+1 {
+			if err := b.DeleteRange(entryKey(0), entryKey(first), nil); err != nil {
+				return err
+			}
+		}
 		for i, l := range list {
 			if err := b.Set(entryKey(l.Index), encoded[i], nil); err != nil {
 				return err
