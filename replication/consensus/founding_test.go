@@ -33,7 +33,7 @@ func TestAFoundingWithoutSpaceIsDoneAgain(t *testing.T) {
 			}
 			require.NoError(t, s.Close())
 
-			w.nodes[1].space(leastSpace)
+			w.nodes[1].space(2 * leastSpace)
 			m := w.start(t, 1, mapOf(1))
 			eventually(t, "it is founded", func() bool { return m.Map() != nil })
 		})

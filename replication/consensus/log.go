@@ -50,6 +50,7 @@ type logs struct {
 	short  atomic.Bool                   // it was told that there is too little space
 	full   atomic.Pointer[skep.Error]    // what was seen last of space; nil: there is enough
 	look   atomic.Pointer[chan struct{}] // of who only looks now: closed when the file system has said it
+	cut    atomic.Bool                   // entries were cut from the end, and what replaces them is not appended yet
 	db     *pebble.DB
 	failed chan struct{} // closed once
 	once   sync.Once
@@ -431,16 +432,18 @@ func (s *logs) StoreLogs(list []*raft.Log) error {
 	if len(list) == 0 {
 		return nil
 	}
-	if err := s.space(leastSpace); err != nil {
-		return err
-	}
-	encoded := make([][]byte, len(list))
+	encoded, size := make([][]byte, len(list)), uint64(0)
 	for i, l := range list {
 		b, err := encodeEntry(l)
 		if err != nil {
 			return err
 		}
-		encoded[i] = b
+		encoded[i], size = b, size+uint64(len(b))
+	}
+	if !s.cut.Swap(false) { // else there was space when the log was cut
+		if err := s.space(leastSpace + size); err != nil {
+			return err
+		}
 	}
 	return s.commit(func(b *pebble.Batch) error {
 		if last, err := s.endOf(true); err != nil {
@@ -476,9 +479,11 @@ func (s *logs) DeleteRange(lowest, highest uint64) error {
 	if lowest > highest {
 		return nil
 	}
-	if last, err := s.LastIndex(); err != nil {
+	last, err := s.LastIndex()
+	if err != nil {
 		return err
-	} else if highest >= last { // raft appends in their place next, and has forgotten them where that is refused
+	}
+	if highest >= last { // raft appends in their place next, and has forgotten them where that is refused
 		if err := s.space(spaceToCut); err != nil {
 			return err
 		}
@@ -491,7 +496,11 @@ func (s *logs) DeleteRange(lowest, highest uint64) error {
 	if highest < math.MaxUint64 {
 		end = entryKey(highest + 1)
 	}
-	return s.call(false, func() error { return s.db.DeleteRange(entryKey(lowest), end, pebble.Sync) })
+	err = s.call(false, func() error { return s.db.DeleteRange(entryKey(lowest), end, pebble.Sync) })
+	if err == nil && highest >= last {
+		s.cut.Store(true)
+	}
+	return err
 }
 
 // Set implements raft.StableStore.
