@@ -60,7 +60,7 @@ type logs struct {
 	// its entries read. It is set once raft runs, whose goroutines take that well.
 	ends atomic.Bool
 
-	// older is the last entry of the snapshot before the newest one: what is after it stays, so that the one can be used
+	// older is the last entry of the snapshot before the newest one: what is after it stays, so that it can be used
 	// where the newest cannot be read. Nil: there are none.
 	older func() uint64
 }

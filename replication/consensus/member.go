@@ -294,7 +294,8 @@ func (m *Member) found() error {
 		return err
 	}
 	first := raft.Configuration{Servers: []raft.Server{{ID: serverID(m.o.ID), Address: address(m.o.ID, peer)}}}
-	row, err := encodeEntry(&raft.Log{Index: 1, Term: 1, Type: raft.LogConfiguration, Data: raft.EncodeConfiguration(first)})
+	data := raft.EncodeConfiguration(first)
+	row, err := encodeEntry(&raft.Log{Index: 1, Term: 1, Type: raft.LogConfiguration, Data: data})
 	if err != nil {
 		return err
 	}

@@ -9,7 +9,7 @@ import (
 )
 
 // shield is the file system that Pebble sees. Where its log or a directory cannot be written, the shield fails logs and
-// keeps the goroutine for good: Pebble panics there with a mutex released that its caller is to unlock, or on a goroutine
+// keeps the goroutine for good: Pebble panics there with a mutex released that its caller is to unlock, or on one
 // of its own, and no recover keeps the process alive then. While the database is opened, Pebble answers to what the
 // log meets. Errors of other files go to Pebble, which tries again, or calls Fatalf.
 type shield struct {
