@@ -15,6 +15,7 @@
 // of bounds) has its place in the log, too, and changes nothing.
 //
 //	log.go      raft's log and values in Pebble: written synchronously, 4 MiB of memory
+//	shield.go   what Pebble does not survive
 //	fsm.go      the map, and its snapshots: files in the node's directory
 //	peers.go    connections between nodes
 //	member.go   opening, proposing
@@ -47,6 +48,9 @@
 // Where less than 16 MiB are free beside raft's log, the node takes no changes, and a leader leads no more; Status says
 // so. It catches up by itself once there is space. Where Pebble cannot write, the node takes no part any more and keeps
 // the map that it knew; Failed says so. Its directory stays locked until the process ends.
+//
+// Where the newest snapshot cannot be read, a node starts with the one before: entries since that are kept. Where an
+// entry, or every snapshot, is damaged or of another version, it does not start, and says which.
 //
 // A voter whose directory is lost, or replaced by an older copy, has forgotten what it promised: together with the loss
 // of another voter, agreed changes can be lost. It is to be removed and added under a new name, which gives it another

@@ -51,7 +51,7 @@ func TestALogWithoutSpace(t *testing.T) {
 			require.Contains(t, s.Error, "space in data/raft/log")
 			require.Contains(t, s.Error, skep.Full.Error())
 
-			h.space(leastSpace)
+			h.space(2 * leastSpace)
 			w.sameMaps(t, epoch)
 			require.Empty(t, h.m.Status(t.Context()).Error)
 		}
@@ -71,7 +71,7 @@ func TestALoneLogWithoutSpace(t *testing.T) {
 		require.ErrorIs(t, err, skep.Unavailable)
 		require.ErrorIs(t, err, skep.Full)
 		require.Equal(t, was, m.Map().Epoch)
-		w.nodes[1].space(leastSpace)
+		w.nodes[1].space(2 * leastSpace)
 		require.Equal(t, was+1, change(t, m, *open1("taken")))
 	})
 }
@@ -98,6 +98,15 @@ func TestALogWithoutSpaceIsNotCut(t *testing.T) {
 	fs.TestingSetDiskUsage(vfs.DiskUsage{AvailBytes: spaceToCut, TotalBytes: 1 << 40})
 	require.NoError(t, s.DeleteRange(6, 10))
 	last(0)
+	// The space goes meanwhile: raft takes the entries for gone, and once those are refused that replace them, it would
+	// ask for what is not there until it starts again.
+	fs.TestingSetDiskUsage(vfs.DiskUsage{AvailBytes: leastSpace - 1, TotalBytes: 1 << 40})
+	require.NoError(t, s.StoreLog(&raft.Log{Index: 6}))
+	require.ErrorIs(t, s.StoreLog(&raft.Log{Index: 7}), skep.Full)
+	last(6)
+	fs.TestingSetDiskUsage(vfs.DiskUsage{AvailBytes: leastSpace + 1<<20, TotalBytes: 1 << 40})
+	require.ErrorIs(t, s.StoreLog(&raft.Log{Index: 7, Data: make([]byte, 1<<20)}), skep.Full)
+	require.NoError(t, s.StoreLog(&raft.Log{Index: 7}))
 	require.NoError(t, s.Close())
 }
 

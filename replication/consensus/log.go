@@ -50,6 +50,7 @@ type logs struct {
 	short  atomic.Bool                   // it was told that there is too little space
 	full   atomic.Pointer[skep.Error]    // what was seen last of space; nil: there is enough
 	look   atomic.Pointer[chan struct{}] // of who only looks now: closed when the file system has said it
+	cut    atomic.Bool                   // entries were cut from the end, and what replaces them is not appended yet
 	db     *pebble.DB
 	failed chan struct{} // closed once
 	once   sync.Once
@@ -58,6 +59,10 @@ type logs struct {
 	// ends has a goroutine that asks in vain end, rather than be answered: raft panics where its values cannot be kept or
 	// its entries read. It is set once raft runs, whose goroutines take that well.
 	ends atomic.Bool
+
+	// older is the last entry of the snapshot before the newest one: what is after it stays, so that it can be used
+	// where the newest cannot be read. Nil: there are none.
+	older func() uint64
 }
 
 // openLogs opens the database in dir, or makes it.
@@ -77,11 +82,13 @@ func openLogsFor(fsys vfs.FS, dir string, log *slog.Logger, looking bool) (*logs
 		}
 		cache := pebble.NewCache(cacheBytes)
 		defer cache.Unref() // the database holds it
+		f := &shield{FS: fsys, s: s}
 		s.db, err = pebble.Open(dir, &pebble.Options{
-			FS: fsys, Cache: cache, FormatMajorVersion: pebble.FormatTableFormatV6, MemTableSize: memtableBytes,
+			FS: f, Cache: cache, FormatMajorVersion: pebble.FormatTableFormatV6, MemTableSize: memtableBytes,
 			MemTableStopWritesThreshold: 2, L0StopWritesThreshold: 24, MaxOpenFiles: openFiles, Logger: pebbleLogger{s, log},
 			ReadOnly: looking,
 		})
+		f.open.Store(err == nil)
 		return err
 	})
 	if err != nil {
@@ -163,6 +170,9 @@ func (s *logs) fail(cause error) {
 
 func (s *logs) failure() error {
 	e := &skep.Error{Op: "raft's log", Kind: skep.Failed, Field: "directory", Value: s.dir, Err: s.cause}
+	if !s.ends.Load() && pebble.IsCorruptionError(s.cause) { // it is being opened, or looked at
+		e.Kind = skep.Damaged
+	}
 	if vfs.IsNoSpaceError(s.cause) {
 		e.Limit = "one with space: make some, and start the server again"
 	}
@@ -350,21 +360,26 @@ func decodeEntry(index uint64, b []byte) (raft.Log, error) {
 
 // end is the index of the log's first entry, or its last; 0 where there is none.
 func (s *logs) end(last bool) (index uint64, err error) {
-	err = s.call(true, func() error {
-		it, err := s.db.NewIter(&pebble.IterOptions{LowerBound: []byte{rowEntry}, UpperBound: []byte{rowEntry + 1}})
-		if err != nil {
-			return err
-		}
-		found := it.First
-		if last {
-			found = it.Last
-		}
-		if found() {
-			index = binary.BigEndian.Uint64(it.Key()[1:])
-		}
-		return errors.Join(it.Error(), it.Close())
+	err = s.call(true, func() (err error) {
+		index, err = s.endOf(last)
+		return err
 	})
 	return index, err
+}
+
+func (s *logs) endOf(last bool) (index uint64, err error) {
+	it, err := s.db.NewIter(&pebble.IterOptions{LowerBound: []byte{rowEntry}, UpperBound: []byte{rowEntry + 1}})
+	if err != nil {
+		return 0, err
+	}
+	found := it.First
+	if last {
+		found = it.Last
+	}
+	if found() {
+		index = binary.BigEndian.Uint64(it.Key()[1:])
+	}
+	return index, errors.Join(it.Error(), it.Close())
 }
 
 // FirstIndex implements raft.LogStore.
@@ -376,6 +391,8 @@ func (s *logs) LastIndex() (uint64, error) { return s.end(true) }
 // GetLog implements raft.LogStore.
 func (s *logs) GetLog(index uint64, l *raft.Log) error {
 	there := false
+	var got raft.Log
+	var bad error
 	err := s.call(true, func() error {
 		b, closer, err := s.db.Get(entryKey(index))
 		if errors.Is(err, pebble.ErrNotFound) {
@@ -386,16 +403,21 @@ func (s *logs) GetLog(index uint64, l *raft.Log) error {
 		}
 		defer closer.Close()
 		there = true
-		got, err := decodeEntry(index, b)
-		if err == nil {
-			*l = got
+		if got, bad = decodeEntry(index, b); bad != nil && s.ends.Load() {
+			return bad
 		}
-		return err
+		return nil
 	})
-	if err == nil && !there {
+	switch {
+	case err != nil: // f may be writing got yet
+		return err
+	case bad != nil: // raft does not run, and who opens the log can close it
+		return bad
+	case !there:
 		return raft.ErrLogNotFound
 	}
-	return err
+	*l = got
+	return nil
 }
 
 // StoreLog implements raft.LogStore.
@@ -403,19 +425,34 @@ func (s *logs) StoreLog(l *raft.Log) error { return s.StoreLogs([]*raft.Log{l}) 
 
 // StoreLogs implements raft.LogStore: all of them are on the drive, or none. Where there is too little space none are,
 // and the log is as it was: a leader leads no more, and what is sent to another node is sent again.
+//
+// Entries that follow a snapshot of the leader's leave a gap behind what the node had. What is before it goes: nobody
+// agreed to the end of it, perhaps, and raft would send it to others, once this node leads.
 func (s *logs) StoreLogs(list []*raft.Log) error {
-	if err := s.space(leastSpace); err != nil {
-		return err
+	if len(list) == 0 {
+		return nil
 	}
-	encoded := make([][]byte, len(list))
+	encoded, size := make([][]byte, len(list)), uint64(0)
 	for i, l := range list {
 		b, err := encodeEntry(l)
 		if err != nil {
 			return err
 		}
-		encoded[i] = b
+		encoded[i], size = b, size+uint64(len(b))
+	}
+	if !s.cut.Swap(false) { // else there was space when the log was cut
+		if err := s.space(leastSpace + size); err != nil {
+			return err
+		}
 	}
 	return s.commit(func(b *pebble.Batch) error {
+		if last, err := s.endOf(true); err != nil {
+			return err
+		} else if first := list[0].Index; last > 0 && first > last+1 {
+			if err := b.DeleteRange(entryKey(0), entryKey(first), nil); err != nil {
+				return err
+			}
+		}
 		for i, l := range list {
 			if err := b.Set(entryKey(l.Index), encoded[i], nil); err != nil {
 				return err
@@ -442,18 +479,28 @@ func (s *logs) DeleteRange(lowest, highest uint64) error {
 	if lowest > highest {
 		return nil
 	}
-	if last, err := s.LastIndex(); err != nil {
+	last, err := s.LastIndex()
+	if err != nil {
 		return err
-	} else if highest >= last { // raft appends in their place next, and has forgotten them where that is refused
+	}
+	if highest >= last { // raft appends in their place next, and has forgotten them where that is refused
 		if err := s.space(spaceToCut); err != nil {
 			return err
+		}
+	} else if s.older != nil {
+		if highest = min(highest, s.older()); highest < lowest {
+			return nil
 		}
 	}
 	end := []byte{rowEntry + 1}
 	if highest < math.MaxUint64 {
 		end = entryKey(highest + 1)
 	}
-	return s.call(false, func() error { return s.db.DeleteRange(entryKey(lowest), end, pebble.Sync) })
+	err = s.call(false, func() error { return s.db.DeleteRange(entryKey(lowest), end, pebble.Sync) })
+	if err == nil && highest >= last {
+		s.cut.Store(true)
+	}
+	return err
 }
 
 // Set implements raft.StableStore.

@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strings"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -97,7 +98,10 @@ func TestTheLogIsItsModel(t *testing.T) {
 		switch rng.IntN(10) {
 		case 0, 1, 2, 3:
 			if rng.IntN(20) == 0 {
-				next += uint64(rng.IntN(50)) // what a snapshot stands for
+				if gap := uint64(rng.IntN(50)); gap > 0 { // what a snapshot stands for, and all before it
+					next += gap
+					clear(m.entries)
+				}
 			}
 			var list []*raft.Log
 			for range 1 + rng.IntN(20) {
@@ -176,19 +180,24 @@ func TestAnEntryThatIsNoneFails(t *testing.T) {
 		s := open(t, vfs.NewMem())
 		require.NoError(t, s.db.Set(entryKey(1), c.row, nil))
 		var l raft.Log
-		require.ErrorIs(t, s.GetLog(1, &l), c.kind, what)
+		require.Equal(t, c.kind, skep.KindOf(s.GetLog(1, &l)), what)
 		require.Zero(t, l.Index)
-		require.ErrorIs(t, s.StoreLog(&raft.Log{Index: 2}), skep.Failed, "for good")
+		require.NoError(t, s.StoreLog(&raft.Log{Index: 2}), "raft does not run yet")
 		s.ends.Store(true)
-		ended := make(chan struct{})
 		answered := false
-		go func() {
-			defer close(ended)
-			_ = s.SetUint64([]byte("CurrentTerm"), 1)
-			answered = true
-		}()
-		<-ended
+		for _, ask := range []func(){
+			func() { _ = s.GetLog(1, &l) }, func() { _ = s.SetUint64([]byte("CurrentTerm"), 1) },
+		} {
+			ended := make(chan struct{})
+			go func() {
+				defer close(ended)
+				ask()
+				answered = true
+			}()
+			<-ended
+		}
 		require.False(t, answered)
+		require.ErrorIs(t, s.StoreLog(&raft.Log{Index: 2}), skep.Failed, "for good")
 		require.NoError(t, s.db.Close())
 	}
 }
@@ -247,4 +256,34 @@ func TestADriveThatFailsIsAnError(t *testing.T) {
 	<-s.failed
 	require.ErrorIs(t, s.Set([]byte("a"), nil), skep.Failed)
 	require.ErrorIs(t, s.Close(), skep.Failed)
+}
+
+// Pebble finds no descriptor for its next log, or cannot sync the last one, where it would end the process: the log
+// fails, and says so.
+func TestAProcessOutlivesALogThatCannotGoOn(t *testing.T) {
+	t.Parallel()
+	if !inChild(t) {
+		return
+	}
+	for _, kinds := range [][]errorfs.OpKind{
+		{errorfs.OpCreate, errorfs.OpReuseForWrite}, {errorfs.OpFileSync, errorfs.OpFileSyncData},
+	} {
+		var armed atomic.Bool
+		s := open(t, errorfs.Wrap(vfs.NewMem(), errorfs.InjectorFunc(func(op errorfs.Op) error {
+			if armed.Load() && slices.Contains(kinds, op.Kind) && strings.HasSuffix(op.Path, ".log") {
+				return syscall.EMFILE
+			}
+			return nil
+		})))
+		require.NoError(t, s.StoreLog(&raft.Log{Index: 1}))
+		armed.Store(true)
+		var err error
+		for i := uint64(2); i < 1000 && err == nil; i++ {
+			err = s.StoreLog(&raft.Log{Index: i, Data: make([]byte, 64<<10)})
+		}
+		require.ErrorIs(t, err, skep.Failed)
+		require.ErrorIs(t, err, syscall.EMFILE)
+		<-s.failed
+		require.ErrorIs(t, s.Close(), skep.Failed)
+	}
 }

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"log/slog"
+	"math"
 	"net"
 	"path/filepath"
 	"strconv"
@@ -12,6 +13,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/hashicorp/raft"
 
@@ -105,7 +107,7 @@ var _ Registry = (*Member)(nil)
 // Open opens a node's state, or makes it, and takes part.
 //
 // Errors: Invalid, Conflict where a cluster is to be founded by a node that belongs to one, Locked where the node runs
-// already, Damaged, Version, Failed.
+// already, Full where it is to be founded, Damaged, Version, Failed.
 func Open(o Options) (*Member, error) {
 	const op = "open cluster member"
 	switch {
@@ -161,7 +163,7 @@ func foundingPeer(o *Options) (string, error) {
 func (m *Member) open() (err error) {
 	o := &m.o
 	failed := func(err error) error {
-		return &skep.Error{Op: "open cluster member", Kind: skep.Failed, Field: "directory", Value: o.Dir, Err: err}
+		return &skep.Error{Op: "open cluster member", Kind: kindOfOpen(err), Field: "directory", Value: o.Dir, Err: err}
 	}
 	if m.logs, err = openLogs(o.FS, filepath.Join(o.Dir, "log"), m.log); err != nil {
 		return err
@@ -185,17 +187,27 @@ func (m *Member) open() (err error) {
 	if m.snapshots, err = openSnapshots(o, m.logs, false); err != nil {
 		return failed(err)
 	}
+	m.logs.older = func() uint64 {
+		if list, err := m.snapshots.List(); err == nil && len(list) > 1 {
+			return list[1].Index
+		}
+		return math.MaxUint64
+	}
 	trans = raft.NewNetworkTransportWithConfig(&raft.NetworkTransportConfig{
 		Stream: p, MaxPool: 3, Timeout: ioTimeout, Logger: hclogOf(m.log), ServerAddressProvider: m,
 		// One at a time: raft's pipeline waits for ever for what it sent where its goroutine ends, as it does where the log
 		// cannot be read, and where a follower refused the entries before. Maps change seldom.
 		MaxRPCsInFlight: 1,
 	})
-	c := m.config()
-	if err := m.belong(c, trans); err != nil {
+	if err := m.belong(); err != nil {
 		return err
 	}
-	if m.raft, err = raft.NewRaft(c, &m.machine, m.logs, m.logs, m.snapshots, trans); err != nil {
+	// raft panics where an entry cannot be read while it begins.
+	read := &stopped{o: *o, logs: m.logs, snapshots: m.snapshots, machine: machine{changed: func() {}}}
+	if err := read.replay(); err != nil {
+		return err
+	}
+	if m.raft, err = raft.NewRaft(m.config(), &m.machine, m.logs, m.logs, m.snapshots, trans); err != nil {
 		return failed(err)
 	}
 	m.logs.ends.Store(true)
@@ -236,12 +248,14 @@ func (m *Member) config() *raft.Config {
 }
 
 // belong finds which cluster the node belongs to, and founds one where it is to.
-func (m *Member) belong(c *raft.Config, trans raft.Transport) error {
+func (m *Member) belong() error {
 	const op = "open cluster member"
-	has, err := raft.HasExistingState(m.logs, m.logs, m.snapshots)
-	if err != nil {
-		return &skep.Error{Op: op, Kind: skep.Failed, Err: err}
+	last, err := m.logs.LastIndex()
+	list, err2 := m.snapshots.List()
+	if err = errors.Join(err, err2); err != nil {
+		return &skep.Error{Op: op, Kind: kindOfOpen(err), Err: err}
 	}
+	has := last > 0 || len(list) > 0 // a term alone is what a founding that failed left
 	b, err := m.logs.Get(identityKey)
 	switch {
 	case err == nil && len(b) != len(identity{}):
@@ -262,18 +276,33 @@ func (m *Member) belong(c *raft.Config, trans raft.Transport) error {
 	case !has && m.o.Found == nil:
 		return nil // it waits
 	}
-	if !has {
-		peer, err := foundingPeer(&m.o)
-		if err != nil {
-			return err
-		}
-		first := raft.Configuration{Servers: []raft.Server{{ID: c.LocalID, Address: address(m.o.ID, peer)}}}
-		if err := raft.BootstrapCluster(c, m.logs, m.logs, m.snapshots, trans, first); err != nil {
-			return &skep.Error{Op: op, Kind: skep.Failed, Err: err}
-		}
-	}
 	m.peers.of = drawIdentity() // nobody has heard of the cluster yet
-	return m.peers.keep(m.peers.of)
+	if has {
+		return m.peers.keep(m.peers.of)
+	}
+	return m.found()
+}
+
+// found writes the entry that a cluster begins with. It is one write of the database, with the term and the identity: a
+// node that has some of them would neither lead nor be founded again.
+func (m *Member) found() error {
+	peer, err := foundingPeer(&m.o)
+	if err == nil {
+		err = m.logs.space(leastSpace)
+	}
+	if err != nil {
+		return err
+	}
+	first := raft.Configuration{Servers: []raft.Server{{ID: serverID(m.o.ID), Address: address(m.o.ID, peer)}}}
+	data := raft.EncodeConfiguration(first)
+	row, err := encodeEntry(&raft.Log{Index: 1, Term: 1, Type: raft.LogConfiguration, Data: data})
+	if err != nil {
+		return err
+	}
+	return m.logs.commit(func(b *pebble.Batch) error {
+		return errors.Join(b.Set(valueKey(termKey), uint64Value(1), nil), b.Set(entryKey(1), row, nil),
+			b.Set(valueKey(identityKey), m.peers.of[:], nil))
+	})
 }
 
 // ServerAddr implements raft.ServerAddressProvider: the map says where a node is, and raft's configuration follows.

@@ -2,6 +2,7 @@ package consensus
 
 import (
 	"errors"
+	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -96,7 +97,7 @@ func openStopped(o Options, looking bool) (s *stopped, err error) {
 	o.fill()
 	s = &stopped{o: o, machine: machine{changed: func() {}}}
 	failed := func(err error) error {
-		return &skep.Error{Op: op, Kind: skep.Failed, Field: "directory", Value: o.Dir, Err: err}
+		return &skep.Error{Op: op, Kind: kindOfOpen(err), Field: "directory", Value: o.Dir, Err: err}
 	}
 	at := filepath.Join(o.Dir, "log")
 	if _, err := o.FS.Stat(at); err != nil {
@@ -134,16 +135,23 @@ func (s *stopped) replay() error {
 	if err != nil {
 		return &skep.Error{Op: op, Kind: skep.Failed, Field: "snapshots in", Value: s.o.Dir, Err: err}
 	}
+	kind := skep.Damaged
 	for _, meta := range list {
 		_, r, err := s.snapshots.Open(meta.ID)
-		if err == nil && s.machine.Restore(r) == nil {
+		if err == nil {
+			err = s.machine.Restore(r)
+		}
+		if err == nil {
 			s.snapshot, s.term, s.servers = meta.Index, max(s.term, meta.Term), meta.Configuration
 			s.changed = meta.Term
 			break
 		}
+		if skep.KindOf(err) == skep.Version {
+			kind = skep.Version
+		}
 	}
 	if len(list) > 0 && s.snapshot == 0 {
-		return &skep.Error{Op: op, Kind: skep.Damaged, Field: "snapshots in", Value: s.o.Dir, Limit: "one that can be read"}
+		return &skep.Error{Op: op, Kind: kind, Field: "snapshots in", Value: s.o.Dir, Limit: "one that can be read"}
 	}
 	end, err := s.logs.LastIndex()
 	if err != nil {
@@ -152,8 +160,10 @@ func (s *stopped) replay() error {
 	s.last = max(s.snapshot, end)
 	for i := s.snapshot + 1; i <= end; i++ {
 		var l raft.Log
-		if err := s.logs.GetLog(i, &l); err != nil {
+		if err := s.logs.GetLog(i, &l); errors.Is(err, raft.ErrLogNotFound) {
 			return &skep.Error{Op: op, Kind: skep.Damaged, Field: "entry", Value: i, Limit: "there", Err: err}
+		} else if err != nil {
+			return err
 		}
 		s.term = max(s.term, l.Term)
 		switch l.Type {
@@ -161,10 +171,23 @@ func (s *stopped) replay() error {
 			_ = s.machine.Apply(&l) // what is refused changes nothing
 			s.changed = l.Term
 		case raft.LogConfiguration:
-			s.servers = raft.DecodeConfiguration(l.Data)
+			if s.servers, err = configurationOf(&l); err != nil {
+				return err
+			}
 		}
 	}
 	return nil
+}
+
+// configurationOf is the one in an entry; raft panics where there is none.
+func configurationOf(l *raft.Log) (c raft.Configuration, err error) {
+	defer func() {
+		if r := recover(); r != nil {
+			err = &skep.Error{Op: "raft's log", Kind: skep.Damaged, Field: "configuration in entry", Value: l.Index,
+				Limit: fmt.Sprint("one: ", r)}
+		}
+	}()
+	return raft.DecodeConfiguration(l.Data), nil
 }
 
 func (s *stopped) kept() Kept {
