@@ -64,3 +64,23 @@ func TestNothingIsDroppedForADriveThatIsAway(t *testing.T) {
 		}
 	}
 }
+
+// Groups whose drives are all away give no room when they are cleaned, so they are none of the cleaner's victims, however
+// short of room the other drives are: what they hold is there again when a drive is.
+func TestGroupsThatAreAwayAreNoVictims(t *testing.T) {
+	t.Parallel()
+	s, _, _ := openRig(t, func(o *Options) { well(o); o.CapacityBytes, o.taskEvery, o.NoRebalance = 3<<20, hangs, true })
+	a, b := s.members.Opened[0], s.members.Opened[1]
+	s.space.Exclude(b, health.Fenced, segio.ErrNoDrive)
+	sc, keys, g := putAway(t, s, skep.Cache)
+	require.False(t, g.Has(b))
+	s.space.Include(b, health.Healthy)
+	s.space.Exclude(a, health.Dead, segio.ErrNoDrive)
+	for i := range 400 { // several times what the other drive has room for
+		requireOutcome(t, skep.Committed, putRun(t, s, sc, []skep.Key{keyOf(uint32(i), 9)}, faultBlock))
+	}
+	require.Positive(t, s.count.Evicted.Load())
+	s.space.Include(a, health.Healthy)
+	requireChain(t, s, sc, keys, faultBlock)
+	require.NoError(t, s.Close())
+}
