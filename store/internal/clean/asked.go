@@ -14,7 +14,8 @@ type cleaning struct {
 	done    chan error
 }
 
-// Clean has the cleaner clean a group, needed or not; with keepAll nothing is dropped.
+// Clean has the cleaner clean a group, needed or not. With keepAll nothing is dropped: where a drive is away that alone
+// has some of it, the group stays as it is, and the error is DeviceFailed.
 func (c *Cleaner) Clean(ctx context.Context, g *space.Group, keepAll bool) error {
 	w := &cleaning{g, keepAll, make(chan error, 1)}
 	c.asked.mu.Lock()

@@ -20,6 +20,9 @@ const victims = 8
 // ErrNoGain says that a group would have to be rewritten almost whole.
 var ErrNoGain = errors.New("store: nothing to gain from this group")
 
+// Unread is the field of an error that says how many blocks of a group cannot be read, and stay.
+const Unread = "blocks that cannot be read"
+
 // gains are the parts of a group, one in so many, that its cleaning has to gain: first much,
 // so that a group of blocks that must be kept is not written again and again for the sake of
 // a page, while others hold what may go; then little, when that is all there is; and where that is
@@ -119,7 +122,7 @@ func (c *Cleaner) EmptyGroup(ctx context.Context, g *space.Group) error {
 		return err
 	}
 	verdicts := c.Index.Survivors(c.Clock(), g.PayloadSlots(), refs, nil)
-	kept := 0
+	kept, away, keepAll := 0, 0, g.Life.Claim().KeepAll
 	for i, v := range verdicts {
 		if v == index.Within {
 			v = index.Drop
@@ -128,12 +131,18 @@ func (c *Cleaner) EmptyGroup(ctx context.Context, g *space.Group) error {
 			}
 			verdicts[i] = v
 		}
-		if g.Life.Claim().KeepAll && v == index.Drop && !c.Names.Dead(recs[i].Instance, namespaces.Tag(recs[i].SaltTag)) {
+		if keepAll && v == index.Drop && !c.Names.Dead(recs[i].Instance, namespaces.Tag(recs[i].SaltTag)) {
 			verdicts[i], v = index.Keep, index.Keep
 		}
 		if v == index.Keep || v == index.Must {
 			kept += space.Weight(int(recs[i].Pages), recs[i].Bytes(), len(recs[i].Copies), recs[i].Len())
+			if (keepAll || recs[i].Flags&segment.RecordDurable != 0) && !g.Gives(&recs[i]) {
+				away++
+			}
 		}
+	}
+	if away > 0 { // before anything is dropped, or takes room elsewhere: g is not freed for it
+		return &skep.Error{Op: "clean group", Kind: skep.DeviceFailed, Field: Unread, Value: away}
 	}
 	leastGain := max(c.gain.part, gains[0].part)
 	written, room := kept, g.Room()

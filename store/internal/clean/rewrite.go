@@ -57,7 +57,7 @@ func (c *Cleaner) rewriteBatch(ctx context.Context, g *space.Group, batch []*app
 		}
 		if err != nil {
 			k := skep.KindOf(err)
-			if k != skep.Damaged && (k != skep.DeviceFailed || in.Durable()) {
+			if k != skep.Damaged && (k != skep.DeviceFailed || in.Durable() || g.Life.Claim().KeepAll) {
 				return err // it stays where it is: the drive may come back
 			}
 			c.Rows.Lost(ns, &in.Block, k)

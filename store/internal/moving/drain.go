@@ -8,6 +8,7 @@ import (
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/store/catalog"
+	"github.com/skepkv/skep/store/internal/clean"
 	"github.com/skepkv/skep/store/internal/gate"
 	"github.com/skepkv/skep/store/internal/health"
 	"github.com/skepkv/skep/store/internal/space"
@@ -82,7 +83,7 @@ func (m *Mover) drain(ctx context.Context, op string, d *space.Drive, o report.M
 				return p, &skep.Error{Op: op, Kind: skep.Deadline, Err: ctx.Err()}
 			}
 			skip[g] = true
-			if e := (*skep.Error)(nil); errors.As(err, &e) && e.Field == unread {
+			if e := (*skep.Error)(nil); errors.As(err, &e) && e.Field == clean.Unread {
 				kept += e.Value.(int)
 			}
 			stuck = err

@@ -9,6 +9,7 @@ import (
 	"github.com/skepkv/skep/index"
 	"github.com/skepkv/skep/layout"
 	"github.com/skepkv/skep/store/internal/appender"
+	"github.com/skepkv/skep/store/internal/clean"
 	"github.com/skepkv/skep/store/internal/compact"
 	"github.com/skepkv/skep/store/internal/limits"
 	"github.com/skepkv/skep/store/internal/namespaces"
@@ -42,8 +43,10 @@ func (m *Mover) moveGroup(ctx context.Context, g *space.Group, j job, b *limits.
 	release()
 	if err == errNoRoom && (j.task == taskHeal || j.task == taskDrain) {
 		// The cleaner has room for a whole group. Where it has none either, what is there has to make some: cleaned,
-		// the group keeps what is worth keeping, with all its copies.
-		if err := m.Cleaner.Clean(ctx, g, true); err == nil || ctx.Err() != nil {
+		// the group keeps what is worth keeping, with all its copies. What a lost drive may bring back is not dropped
+		// for the sake of copies.
+		err := m.Cleaner.Clean(ctx, g, true)
+		if err == nil || ctx.Err() != nil || j.task == taskHeal && skep.KindOf(err) == skep.DeviceFailed {
 			if err == nil {
 				p.Blocks, p.Bytes = before.Blocks+int64(len(list)), before.Bytes+sizeOf(list)
 			}
@@ -65,7 +68,7 @@ func (m *Mover) moveGroup(ctx context.Context, g *space.Group, j job, b *limits.
 	}
 	if left, err := m.left(ctx, g); err != nil || left > 0 {
 		if err == nil {
-			err = &skep.Error{Op: "move blocks", Kind: skep.DeviceFailed, Field: unread, Value: left}
+			err = &skep.Error{Op: "move blocks", Kind: skep.DeviceFailed, Field: clean.Unread, Value: left}
 		}
 		return err
 	}
@@ -133,9 +136,6 @@ func (m *Mover) moveList(ctx context.Context, list []*appender.Block, j job, b *
 		}}
 	return c.move(ctx, list)
 }
-
-// unread is the field of an error that says how many blocks of a group cannot be read, and stay.
-const unread = "blocks that cannot be read"
 
 // halved are the blocks of g of which a copy is lost and another can be read.
 func (m *Mover) halved(g *space.Group, list []*appender.Block) (out []*appender.Block) {

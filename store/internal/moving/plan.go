@@ -8,6 +8,7 @@ import (
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/layout"
+	"github.com/skepkv/skep/store/internal/clean"
 	"github.com/skepkv/skep/store/internal/segio"
 	"github.com/skepkv/skep/store/internal/space"
 	"github.com/skepkv/skep/store/report"
@@ -74,6 +75,6 @@ func (m *Mover) errKeeps(op string, blocks int) error {
 	if len(away) > 0 {
 		back = "bring device " + strings.Join(away, ", ") + " back"
 	}
-	return &skep.Error{Op: op, Kind: skep.DeviceFailed, Field: "durable " + unread, Value: blocks,
+	return &skep.Error{Op: op, Kind: skep.DeviceFailed, Field: "durable " + clean.Unread, Value: blocks,
 		Limit: "0: " + back + ", or give them up (skep device remove --force)"}
 }

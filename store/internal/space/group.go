@@ -10,6 +10,7 @@ import (
 	"github.com/skepkv/skep/store/internal/health"
 	"github.com/skepkv/skep/store/internal/locks"
 	"github.com/skepkv/skep/store/internal/restore"
+	"github.com/skepkv/skep/store/internal/segio"
 	"github.com/skepkv/skep/store/segment"
 )
 
@@ -149,6 +150,14 @@ func (g *Group) untold() bool {
 		back = back || !d.Removed.Load()
 	}
 	return back
+}
+
+// Gives says whether the drives that answer have all of the block that rec is of.
+func (g *Group) Gives(rec *segment.Record) bool {
+	readable, _ := segio.RecordUnits(rec, len(g.Drives)).Survive(func(i int) bool {
+		return g.Drives[i].ReadRank() < segio.NoPlace
+	})
+	return readable
 }
 
 // LogPages is how many pages of g's its log takes, as far as known: about as many as what is

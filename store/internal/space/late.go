@@ -125,12 +125,13 @@ func (t *Table) Release(g *Group) {
 	}
 }
 
-// CanClaim says whether the group of a number could be claimed now.
+// CanClaim says whether the group of a number could be claimed now, and cleaned for room: one whose drives are all away
+// gives none before one of them is back.
 func (t *Table) CanClaim(num uint32) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	g := t.mu.Groups.Get(num)
-	return g != nil && t.idleLocked(g)
+	return g != nil && !g.untold() && t.idleLocked(g)
 }
 
 // IsIdle says whether a group could be claimed now.

@@ -1,0 +1,86 @@
+package store
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/store/device"
+	"github.com/skepkv/skep/store/internal/clean"
+	"github.com/skepkv/skep/store/internal/health"
+	"github.com/skepkv/skep/store/internal/segio"
+	"github.com/skepkv/skep/store/internal/space"
+)
+
+// putAway puts blocks of one copy into groups of two drives, seals these groups and gives the first.
+func putAway(t *testing.T, s *Store, class skep.Class) (skep.Scope, []skep.Key, *space.Group) {
+	ctx := testContext(t)
+	sc, keys := openSpace(t, s, "n", class, 1, true), chainKeys(1, 8)
+	requireOutcome(t, skep.Committed, putRun(t, s, sc, keys, faultBlock))
+	require.NoError(t, s.Flush(ctx))
+	s.space.SealOpen(space.User)
+	g := s.space.Groups()[0]
+	eventually(t, "nobody writes to it", func() bool { return s.space.IsIdle(g) })
+	return sc, keys, g
+}
+
+// A group of which a drive is away, or gives no reads, is to be cleaned without dropping anything. It stays, and so
+// does what only that drive has: it is there again when the drive is.
+func TestNothingIsDroppedForADriveThatIsAway(t *testing.T) {
+	t.Parallel()
+	for _, class := range []skep.Class{skep.Cache, skep.Durable} {
+		for name, away := range map[string]func(s *Store, r *rig) (back func()){
+			"dead": func(s *Store, _ *rig) func() {
+				d := s.members.Opened[1]
+				s.space.Exclude(d, health.Dead, segio.ErrNoDrive)
+				return func() { s.space.Include(d, health.Healthy) }
+			},
+			"reads fail": func(_ *Store, r *rig) func() {
+				r.faults[1].MustInject(device.Rule{Action: device.Fail, Kinds: device.Reads})
+				return r.faults[1].Clear
+			},
+		} {
+			t.Run(class.String()+", "+name, func(t *testing.T) {
+				t.Parallel()
+				s, r, _ := openRig(t, func(o *Options) { well(o); o.taskEvery = hangs })
+				sc, keys, g := putAway(t, s, class)
+				back := away(s, r)
+				n, _ := requireRight(t, s, sc, keys, faultBlock)
+				require.Less(t, n, len(keys), "only that drive has some")
+				err := s.cleaner.Clean(testContext(t), g, true)
+				requireKind(t, skep.DeviceFailed, err)
+				require.True(t, s.space.Has(g))
+				if name == "dead" { // it is known before room is taken elsewhere, for nothing
+					require.ErrorContains(t, err, clean.Unread)
+				}
+				back()
+				requireChain(t, s, sc, keys, faultBlock)
+				require.NoError(t, s.cleaner.Clean(testContext(t), g, true))
+				requireChain(t, s, sc, keys, faultBlock)
+				require.Empty(t, unsound(s))
+				require.NoError(t, s.Close())
+			})
+		}
+	}
+}
+
+// Groups whose drives are all away give no room when they are cleaned, so they are none of the cleaner's victims, however
+// short of room the other drives are: what they hold is there again when a drive is.
+func TestGroupsThatAreAwayAreNoVictims(t *testing.T) {
+	t.Parallel()
+	s, _, _ := openRig(t, func(o *Options) { well(o); o.CapacityBytes, o.taskEvery, o.NoRebalance = 3<<20, hangs, true })
+	a, b := s.members.Opened[0], s.members.Opened[1]
+	s.space.Exclude(b, health.Fenced, segio.ErrNoDrive)
+	sc, keys, g := putAway(t, s, skep.Cache)
+	require.False(t, g.Has(b))
+	s.space.Include(b, health.Healthy)
+	s.space.Exclude(a, health.Dead, segio.ErrNoDrive)
+	for i := range 400 { // several times what the other drive has room for
+		requireOutcome(t, skep.Committed, putRun(t, s, sc, []skep.Key{keyOf(uint32(i), 9)}, faultBlock))
+	}
+	require.Positive(t, s.count.Evicted.Load())
+	s.space.Include(a, health.Healthy)
+	requireChain(t, s, sc, keys, faultBlock)
+	require.NoError(t, s.Close())
+}
