@@ -63,6 +63,7 @@ which are lost with it.`,
 		if err != nil {
 			return err
 		}
+		r.target.warnOfNodes(m)
 		out := RepairResult{Epoch: m.Epoch, Nodes: make([]RepairedNode, len(m.Nodes))}
 		var mu sync.Mutex
 		told := time.Now()
