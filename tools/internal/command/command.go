@@ -101,6 +101,7 @@ func (a *App) Stdout() io.Writer { return a.out.w }
 type output struct {
 	w      io.Writer
 	failed error
+	some   bool // something was printed
 }
 
 func (o *output) Write(p []byte) (int, error) {
@@ -108,6 +109,7 @@ func (o *output) Write(p []byte) (int, error) {
 		return 0, o.failed
 	}
 	n, err := o.w.Write(p)
+	o.some = o.some || n > 0
 	if err != nil {
 		o.failed = fmt.Errorf("standard output: %w", err)
 	}

@@ -94,7 +94,7 @@ func (a *App) fail(err error) int {
 	if next != "" {
 		fmt.Fprintln(a.Err, "next:", Printable(next))
 	}
-	if a.JSON {
+	if a.JSON && (a.Lines || !a.out.some) { // a result that was printed before it stays the one document
 		_ = a.Print(Failure{describe(err, next)}, nil) // where it is lost, the text above says so
 	}
 	return CodeOf(err)
