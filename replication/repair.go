@@ -26,14 +26,15 @@ type RepairOptions struct {
 
 // Repaired is what a repair found and did. Copies are counted, each on a node that the map says should have it.
 type Repaired struct {
-	Blocks   int64 `json:"blocks"`   // of this node, looked at
-	Copied   int64 `json:"copied"`   // copies that were missing, and are there now
-	Bytes    int64 `json:"bytes"`    // payload of them
-	Declined int64 `json:"declined"` // copies that are missing yet: their node has no room, or does not take them
-	Away     int64 `json:"away"`     // copies that nobody could ask for: their node was away
-	Unread   int64 `json:"unread"`   // copies that are missing yet: this node could not read the block
-	Strays   int64 `json:"strays"`   // of Blocks, those that by the map are not this node's
-	LeftOut  int64 `json:"left_out"` // of this node, not in Blocks: salted, without their group's first, or alone
+	Blocks   int64  `json:"blocks"`   // of this node, looked at
+	Copied   int64  `json:"copied"`   // copies that were missing, and are there now
+	Bytes    int64  `json:"bytes"`    // payload of them
+	Declined int64  `json:"declined"` // copies that are missing yet: their node has no room, or does not take them
+	Away     int64  `json:"away"`     // copies that nobody could ask for: their node was away
+	Unread   int64  `json:"unread"`   // copies that are missing yet: this node could not read the block
+	Strays   int64  `json:"strays"`   // of Blocks, those that by the map are not this node's
+	LeftOut  int64  `json:"left_out"` // of this node, not in Blocks: salted, without their group's first, or alone
+	Epoch    uint32 `json:"epoch"`    // of the map it went by, at least 1; 0: that has this node down, or not at all
 }
 
 const (
@@ -65,13 +66,12 @@ type blockLister interface {
 // Errors: Unsupported (the Store cannot list blocks), Closed, Deadline, those of the node's own Store: of a namespace
 // that it could not read the first, when the others have been looked at.
 func (s *Store) Repair(ctx context.Context, o RepairOptions) (Repaired, error) {
-	const op = "repair"
 	for try := 0; ; try++ {
-		if err := s.begin(ctx, op); err != nil {
+		if err := s.begin(ctx, "repair"); err != nil {
 			return Repaired{}, err
 		}
 		v := s.now.Load()
-		if !v.mapped() || len(v.owner) < 2 {
+		if !v.mapped() {
 			return Repaired{}, nil
 		}
 		x := &repair{many: many{s, v}, o: o, flow: flow.New(o.Pace), full: map[*node]bool{}}
@@ -113,19 +113,20 @@ func (x *repair) count(f func(sum *Repaired)) {
 }
 
 func (x *repair) all(ctx context.Context) error {
-	const op = "repair"
 	for i, n := range x.owner {
-		k, ok := skep.As[*keeper.Keeper](n.st)
-		if ok && k == x.o.Keeper && x.of.Nodes[i].State != clustermap.Down {
+		if k, ok := skep.As[*keeper.Keeper](n.st); ok && k == x.o.Keeper && x.of.Nodes[i].State != clustermap.Down {
 			x.self = n
 		}
 	}
 	if x.self == nil {
 		return nil // the map has it no more, or others may have deleted without it what it has
 	}
+	if x.sum.Epoch = max(x.of.Epoch, 1); len(x.owner) < 2 {
+		return nil
+	}
 	lister, ok := skep.As[blockLister](x.self.st)
 	if !ok {
-		return &skep.Error{Op: op, Kind: skep.Unsupported, Field: "store", Limit: "one that lists its blocks"}
+		return &skep.Error{Op: "repair", Kind: skep.Unsupported, Field: "store", Limit: "one that lists its blocks"}
 	}
 	list, err := x.self.st.Namespaces(ctx)
 	if err != nil {
@@ -142,7 +143,7 @@ func (x *repair) all(ctx context.Context) error {
 		switch {
 		case err == nil:
 		case ctx.Err() != nil:
-			return ended(ctx, op)
+			return ended(ctx, "repair")
 		case !errors.As(err, &own) || errors.Is(err, skep.Closed):
 			return err
 		default: // of what cannot be read here another node may have a copy; the other namespaces are looked at
@@ -431,13 +432,12 @@ func (r *spaceRepair) send(ctx context.Context, n *node, run []skep.StoredBlock)
 
 // sendSome is send up to the first block that cannot be read. It says how many were seen to, that one among them.
 func (r *spaceRepair) sendSome(ctx context.Context, n *node, run []skep.StoredBlock) (done int, err error) {
-	const op = "repair"
 	size := int64(0)
 	for i := range run {
 		size += runs.Bytes(&run[i])
 	}
 	if err := r.flow.Wait(ctx, n.ID, n.st, size); err != nil {
-		return 0, ended(ctx, op)
+		return 0, ended(ctx, "repair")
 	}
 	f, err := r.o.Keeper.Depart(ctx, r.local, run)
 	if err != nil {
@@ -474,7 +474,7 @@ func (r *spaceRepair) sendSome(ctx context.Context, n *node, run []skep.StoredBl
 	defer cancel()
 	var results []skep.PutResult
 	began := time.Now()
-	err = r.on(call, op, n, r.sp, false, func(ctx context.Context, id skep.NamespaceID) (err error) {
+	err = r.on(call, "repair", n, r.sp, false, func(ctx context.Context, id skep.NamespaceID) (err error) {
 		q.Namespace = id
 		results, err = n.st.Put(ctx, q)
 		err, held = skep.Held(err)

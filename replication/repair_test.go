@@ -257,6 +257,18 @@ func TestBlocksGoWhereTheMapSays(t *testing.T) {
 	}
 }
 
+// A repair says by which map it went, and that its map has this node not.
+func TestARepairSaysByWhichMap(t *testing.T) {
+	t.Parallel()
+	c := crewOf(t, twice(2, 4), skep.Cache, storetest.Config{})
+	r, err := c.of[0].Repair(t.Context(), RepairOptions{Keeper: c.keepers[0]})
+	require.NoError(t, err)
+	require.EqualValues(t, max(c.of[0].Map().Epoch, 1), r.Epoch)
+	r, err = c.of[0].Repair(t.Context(), RepairOptions{Keeper: keeper.New(nil)})
+	require.NoError(t, err)
+	require.Zero(t, r.Epoch)
+}
+
 // Where there is no room to spare, or there has been evicted since, blocks of class Cache do not go; durable ones do.
 func TestACopyTakesNoOthersRoom(t *testing.T) {
 	t.Parallel()
@@ -274,7 +286,7 @@ func TestACopyTakesNoOthersRoom(t *testing.T) {
 		if class == skep.Durable {
 			require.EqualValues(t, 4, r.Copied)
 		} else {
-			require.Equal(t, Repaired{Blocks: 4, Declined: 4}, r)
+			require.Equal(t, Repaired{Blocks: 4, Declined: 4, Epoch: r.Epoch}, r)
 		}
 	}
 	k := keeper.New(nil)

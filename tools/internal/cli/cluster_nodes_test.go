@@ -18,6 +18,7 @@ import (
 	"github.com/skepkv/skep/replication/clustermap"
 	"github.com/skepkv/skep/replication/consensus"
 	"github.com/skepkv/skep/store/storetest"
+	"github.com/skepkv/skep/tools/internal/command"
 	"github.com/skepkv/skep/tools/internal/freeport"
 	"github.com/skepkv/skep/tools/internal/self"
 	"github.com/skepkv/skep/wire"
@@ -219,7 +220,7 @@ func TestThreeServersAgreeOnAMap(t *testing.T) {
 		extra := fmt.Sprint("x", round)
 		n.add(extra, other)
 		changed = append(changed, time.Since(killed))
-		skepRun(t, "cluster", "remove", extra, "--server", n.addr(other), "--json").OK(t)
+		skepRun(t, "cluster", "remove", extra, "--yes", "--server", n.addr(other), "--json").OK(t)
 		epoch += 2
 		lost := leader
 		n.serve(lost)
@@ -265,7 +266,11 @@ func TestThreeServersAgreeOnAMap(t *testing.T) {
 
 	// One of them is gone for good: it is taken out, and the two that are left change the map.
 	n.kill("b")
-	r := skepRun(t, "cluster", "remove", "b", "--server", n.addr("c"), "--json").OK(t)
+	asked := skepRun(t, "cluster", "remove", "b", "--server", n.addr("c"))
+	require.Equal(t, command.Input, asked.Code, asked.Stderr)
+	require.Contains(t, asked.Stderr, "remove node b with its blocks, of which it does not say how many there are?")
+	require.Equal(t, epoch, n.mapOf("c").Epoch)
+	r := skepRun(t, "cluster", "remove", "b", "--server", n.addr("c"), "--yes", "--json").OK(t)
 	require.Equal(t, false, r["votes"], "nobody needs it")
 	n.add("d", "c")
 	storetest.Eventually(t, "the other one hears of it", func() bool { return n.mapOf("a").Epoch == epoch+2 })

@@ -75,7 +75,7 @@ func TestAClusterGoesOnWithoutMostOfItsNodes(t *testing.T) {
 		storetest.Eventually(t, name+" follows", func() bool { return n.serves(name) && n.mapOf(name).Epoch == epoch })
 	}
 	follows("d", epoch+2)
-	ask("remove", "d")
+	ask("remove", "d", "--yes")
 	was := n.mapOf("a")
 
 	n.serve("b")
@@ -86,7 +86,7 @@ func TestAClusterGoesOnWithoutMostOfItsNodes(t *testing.T) {
 			return s != nil && strings.Contains(s.Error, "skep cluster add")
 		})
 		require.False(t, n.serves(name))
-		o = skepRun(t, "cluster", "remove", "a", "--server", n.addr(name))
+		o = skepRun(t, "cluster", "remove", "a", "--yes", "--server", n.addr(name))
 		require.NotZero(t, o.Code)
 		require.Contains(t, o.Stderr, "skep cluster add")
 	}

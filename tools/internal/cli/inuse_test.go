@@ -48,7 +48,7 @@ func TestAStoreInUseIsLookedAfter(t *testing.T) {
 	}
 	require.Contains(t, run("namespace", "delete", "default", "resp/0", "--dry-run"), "would delete")
 	require.NoError(t, rc.Ping(t.Context()))
-	require.Contains(t, run("namespace", "delete", "default", "resp/0"), "20 blocks")
+	require.Contains(t, run("namespace", "delete", "default", "resp/0", "--yes"), "20 blocks")
 	_, err := rc.Get(t.Context(), "k1")
 	require.ErrorIs(t, err, redistest.ErrNil)
 	require.NoError(t, rc.Set(t.Context(), "k1", "again", 0), "the next SET makes it anew")

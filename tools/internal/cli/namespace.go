@@ -10,24 +10,41 @@ import (
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/store"
 	"github.com/skepkv/skep/tools/internal/command"
+	"github.com/skepkv/skep/tools/internal/remote"
 )
 
 func (a *app) namespaceCommand() *cobra.Command {
 	cmd := &cobra.Command{Use: "namespace", Short: "delete a namespace of a store, in use or not"}
-	f := moveFlags{}
+	f, yes := moveFlags{}, false
 	del := &cobra.Command{
 		Use:   "delete TENANT NAME",
 		Short: "purge a namespace and free its name",
 		Long: `Makes a namespace as if it had never been: its blocks are purged, also those of its clustered contexts,
 and its name may be used again, for something else too. Its number is not given out again. Space comes
 back as groups are cleaned. A store that is served, or open in another process with its admin socket, is
-asked to do it while it is in use; nobody else may have one open without.`,
+asked to do it while it is in use; nobody else may have one open without. It counts the blocks and asks
+first, unless --yes is given.`,
 		Args: exactly(2),
 	}
 	del.Flags().StringVar(&f.dir, "dir", "", "directory of the store (required)")
 	del.Flags().BoolVar(&f.dryRun, "dry-run", false, "say what would be deleted, and change nothing")
+	del.Flags().BoolVar(&yes, "yes", false, "do not ask")
 	del.RunE = func(cmd *cobra.Command, args []string) error {
-		r, err := a.deleteNamespace(cmd.Context(), &f, store.NamespaceRequest{Tenant: args[0], Name: args[1], DryRun: f.dryRun})
+		q := store.NamespaceRequest{Tenant: args[0], Name: args[1], DryRun: true}
+		r, err := store.NamespaceDeletion{}, error(nil)
+		if f.dryRun || !yes {
+			r, err = a.deleteNamespace(cmd.Context(), &f, q)
+		}
+		if err == nil && !f.dryRun {
+			if !yes {
+				err = remote.Confirm(cmd.Context(), a.App, fmt.Sprintf("delete namespace %s of tenant %s: %d blocks, %s?",
+					r.Name, r.Tenant, r.Blocks, command.Size(r.Bytes)))
+			}
+			if err == nil {
+				q.DryRun = false
+				r, err = a.deleteNamespace(cmd.Context(), &f, q)
+			}
+		}
 		if err != nil {
 			return err
 		}

@@ -102,7 +102,7 @@ var played = map[string][]operation{
 	},
 	"compact": {{args: none, served: true}, {name: "compact --dry-run", args: words("--dry-run"), reads: true, served: true}},
 	"namespace delete": {
-		{args: words("t", "held"), forgets: "held", served: true},
+		{args: words("t", "held", "--yes"), forgets: "held", served: true},
 		{name: "namespace delete --dry-run", args: words("t", "held", "--dry-run"), reads: true, served: true},
 	},
 	"recluster": {{args: func(p *mishap, _ string) []string {

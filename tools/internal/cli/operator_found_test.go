@@ -25,7 +25,7 @@ func TestADryRunChangesNothing(t *testing.T) {
 		t.Helper()
 		before := fingerprint(t, o.place)
 		for _, args := range [][]string{{"compact"}, {"device", "drain", "0"}, {"device", "remove", "0"}, {"device", "replace", "0", filepath.Join(dir, "device-9")},
-			{"device", "add", filepath.Join(dir, "device-9")}, {"namespace", "delete", "t", "held"}, {"scrub"}, {"rebuild"}} {
+			{"device", "add", filepath.Join(dir, "device-9")}, {"namespace", "delete", "t", "held", "--yes"}, {"scrub"}, {"rebuild"}} {
 			said := skepRun(t, append(args, "--dry-run", "--dir", dir)...)
 			assert.Contains(t, codes, said.Code, "%v: %s%s", args, said.Stdout, said.Stderr)
 			assert.Empty(t, differences(before, fingerprint(t, o.place)), "%v", args)

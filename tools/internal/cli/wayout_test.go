@@ -46,6 +46,21 @@ func TestANamespaceThatIsNotThereIsNotDeleted(t *testing.T) {
 	assert.Contains(t, said.Stderr, "skep inspect namespaces")
 }
 
+// Who deletes a namespace is told how much it is, and asked.
+func TestANamespaceIsNotDeletedUnasked(t *testing.T) {
+	t.Parallel()
+	_, dir := heldIn(t, 1)
+	blocks := func() string { return skepRun(t, "inspect", "namespaces", "--dir", dir).Stdout }
+	was := blocks()
+	said := skepRun(t, "namespace", "delete", "t", "held", "--dir", dir)
+	assert.Equal(t, command.Input, said.Code, said.Stderr)
+	assert.Regexp(t, `delete namespace held of tenant t: [1-9]\d* blocks, .*\? \[y/N\]`, said.Stderr)
+	assert.Contains(t, was, "held")
+	assert.Contains(t, blocks(), "held")
+	skepRun(t, "namespace", "delete", "t", "held", "--dir", dir, "--yes", "--json").OK(t)
+	assert.NotContains(t, blocks(), "held")
+}
+
 func TestADeviceWhereNoDirectoryIs(t *testing.T) {
 	t.Parallel()
 	_, dir := heldIn(t, 1)

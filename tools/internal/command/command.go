@@ -1,6 +1,7 @@
 package command
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -100,6 +101,7 @@ func (a *App) Stdout() io.Writer { return a.out.w }
 type output struct {
 	w      io.Writer
 	failed error
+	some   bool // something was printed
 }
 
 func (o *output) Write(p []byte) (int, error) {
@@ -107,6 +109,7 @@ func (o *output) Write(p []byte) (int, error) {
 		return 0, o.failed
 	}
 	n, err := o.w.Write(p)
+	o.some = o.some || n > 0
 	if err != nil {
 		o.failed = fmt.Errorf("standard output: %w", err)
 	}
@@ -228,13 +231,17 @@ func (a *App) Logger() (*slog.Logger, error) {
 }
 
 // Note prints a line of progress to standard error.
-func (a *App) Note(format string, args ...any) { fmt.Fprintf(a.Err, format+"\n", args...) }
+func (a *App) Note(format string, args ...any) {
+	fmt.Fprintln(a.Err, PrintableLines(fmt.Sprintf(format, args...)))
+}
 
 // Print writes a result: JSON when asked for, else what text writes.
 func (a *App) Print(result any, text func(io.Writer)) error {
 	if !a.JSON {
-		text(a.Out)
-		return nil
+		var b bytes.Buffer
+		text(&b)
+		_, err := io.WriteString(a.Out, PrintableLines(b.String()))
+		return err
 	}
 	e := json.NewEncoder(a.Out)
 	if !a.Lines {

@@ -89,11 +89,12 @@ func (a *App) fail(err error) int {
 		err = &usageError{a.Name, err, a.Name + " --help lists the commands"}
 	}
 	next := NextStep(err)
-	fmt.Fprintln(a.Err, err)
+	// A line after the first is indented: of a message that quotes a name, none looks like one of the command's own.
+	fmt.Fprintln(a.Err, strings.ReplaceAll(PrintableLines(err.Error()), "\n", "\n  "))
 	if next != "" {
-		fmt.Fprintln(a.Err, "next:", next)
+		fmt.Fprintln(a.Err, "next:", Printable(next))
 	}
-	if a.JSON {
+	if a.JSON && (a.Lines || !a.out.some) { // a result that was printed before it stays the one document
 		_ = a.Print(Failure{describe(err, next)}, nil) // where it is lost, the text above says so
 	}
 	return CodeOf(err)

@@ -6,13 +6,40 @@ import (
 	"sort"
 	"strings"
 	"text/tabwriter"
+	"unicode"
 )
+
+// Printable is text that does nothing to a terminal and stays in its line: whoever opens a namespace chooses its name.
+func Printable(s string) string {
+	return strings.Map(func(r rune) rune {
+		if unicode.IsPrint(r) {
+			return r
+		}
+		return '·'
+	}, s)
+}
+
+// PrintableLines is text of several lines of which each is Printable, but for tabs.
+func PrintableLines(s string) string {
+	return strings.Map(func(r rune) rune {
+		if unicode.IsPrint(r) || r == '\n' || r == '\t' {
+			return r
+		}
+		return '·'
+	}, s)
+}
 
 // Table writes rows of cells in aligned columns.
 func Table(w io.Writer, rows ...[]string) {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	for _, r := range rows {
-		fmt.Fprintln(t, strings.Join(r, "\t"))
+		for i, cell := range r {
+			if i > 0 {
+				fmt.Fprint(t, "\t")
+			}
+			fmt.Fprint(t, Printable(cell))
+		}
+		fmt.Fprintln(t)
 	}
 	t.Flush()
 }

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"time"
 
@@ -309,6 +310,7 @@ func silenceText(after uint32) string {
 }
 
 func clusterRemoveCommand(a *command.App) *cobra.Command {
+	yes := false
 	cmd := &cobra.Command{
 		Use:   "remove NAME",
 		Short: "take a node out of a cluster, and give up what it has",
@@ -316,10 +318,17 @@ func clusterRemoveCommand(a *command.App) *cobra.Command {
 moves them, and they are a miss until they are put again. To have it send them first: skep cluster set NAME --state
 out, then skep cluster repair, until nothing is missing. Its server goes on and is asked by nobody: stop it. Its
 directory is that of no node any more: remove it, and wipe its drives, before the machine is added again. A node that is
-to keep what it has, as one that is away for repairs, is not removed: skep cluster set NAME --state down.`,
+to keep what it has, as one that is away for repairs, is not removed: skep cluster set NAME --state down. It says how many
+blocks the node has and asks first, unless --yes is given.`,
 		Args: takes("a node's NAME", 1),
 	}
+	cmd.Flags().BoolVar(&yes, "yes", false, "do not ask")
 	return newCommand(a, cmd, func(ctx context.Context, r *remote, args []string) error {
+		if !yes {
+			if err := r.confirmRemoval(ctx, args[0]); err != nil {
+				return err
+			}
+		}
 		var removed member.Removed
 		err := r.ask(ctx, "cluster remove", clustermap.Node{Name: args[0]}, &removed)
 		if skep.KindOf(err) == skep.NotFound {
@@ -336,6 +345,23 @@ to keep what it has, as one that is away for repairs, is not removed: skep clust
 			fmt.Fprintf(w, "node %s is out of the map of epoch %d: %s\n", args[0], removed.Epoch, next)
 		})
 	})
+}
+
+// confirmRemoval asks whether a node is to go with what it has. One that is in no map is nobody's to ask about.
+func (r *remote) confirmRemoval(ctx context.Context, name string) error {
+	var s consensus.Status
+	if err := r.ask(ctx, "cluster", struct{}{}, &s); err != nil {
+		return err
+	}
+	i := slices.IndexFunc(s.Nodes, func(n consensus.NodeStatus) bool { return n.Name == name })
+	if i < 0 {
+		return nil
+	}
+	blocks := "blocks, of which it does not say how many there are"
+	if l := s.Nodes[i].Load; l != nil {
+		blocks = fmt.Sprintf("%d blocks (%s)", l.Blocks, command.Size(l.Bytes))
+	}
+	return Confirm(ctx, r.App, fmt.Sprintf("remove node %s with its %s?", name, blocks))
 }
 
 func clusterStatusCommand(a *command.App) *cobra.Command {

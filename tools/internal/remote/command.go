@@ -16,6 +16,7 @@ import (
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/replication"
+	"github.com/skepkv/skep/replication/clustermap"
 	"github.com/skepkv/skep/tools/internal/command"
 	"github.com/skepkv/skep/wire"
 	"github.com/skepkv/skep/wire/resp"
@@ -75,6 +76,13 @@ func (r *remote) all(ctx context.Context) (skep.Store, error) {
 	}
 	if err != nil || node == "" && !r.target.listed {
 		return r.c, err
+	}
+	if r.target.token != "" {
+		if text, err := r.c.ClusterMap(ctx); err == nil { // else Connect says what is wrong
+			if m, err := clustermap.Parse(text); err == nil {
+				r.target.warnOfNodes(m)
+			}
+		}
 	}
 	if r.whole, err = replication.Connect(r.target.options("skep")); err != nil {
 		return nil, err

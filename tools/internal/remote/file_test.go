@@ -3,8 +3,10 @@ package remote
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -58,6 +60,66 @@ func TestAFileAppearsWhole(t *testing.T) {
 		require.NoError(t, null.end(nil))
 	}
 	require.Equal(t, []string{"out"}, names())
+}
+
+// A file that is there keeps its mode, and a link to it stays one; what a process has open is written where it is.
+func TestAFileStaysWhatItIs(t *testing.T) {
+	t.Parallel()
+	if runtime.GOOS == "windows" {
+		t.Skip("modes and links of files are others there")
+	}
+	dir := t.TempDir()
+	real, link, chain := filepath.Join(dir, "real"), filepath.Join(dir, "link"), filepath.Join(dir, "d", "chain")
+	require.NoError(t, os.WriteFile(real, []byte("first"), 0o640))
+	require.NoError(t, os.Chmod(real, 0o600))
+	require.NoError(t, os.Mkdir(filepath.Dir(chain), 0o700))
+	require.NoError(t, os.Symlink("real", link))
+	require.NoError(t, os.Symlink("../link", chain))
+	write := func(path, text string) {
+		f, err := createFile(path)
+		require.NoError(t, err)
+		_, err = f.WriteString(text)
+		require.NoError(t, err)
+		require.NoError(t, f.end(nil))
+	}
+	holds := func(path, text string) {
+		b, err := os.ReadFile(path)
+		require.NoError(t, err)
+		require.Equal(t, text, string(b))
+	}
+	write(chain, "second")
+	holds(real, "second")
+	for _, path := range []string{link, chain} {
+		st, err := os.Lstat(path)
+		require.NoError(t, err)
+		require.NotZero(t, st.Mode()&os.ModeSymlink, path)
+	}
+	st, err := os.Stat(real)
+	require.NoError(t, err)
+	require.Equal(t, os.FileMode(0o600), st.Mode().Perm())
+
+	away := filepath.Join(dir, "away")
+	require.NoError(t, os.Symlink("made", away))
+	write(away, "new")
+	holds(filepath.Join(dir, "made"), "new")
+	require.NoError(t, os.Symlink(away+"2", away+"1"))
+	require.NoError(t, os.Symlink(away+"1", away+"2"))
+	_, err = createFile(away + "1")
+	require.ErrorIs(t, err, skep.Invalid)
+
+	if runtime.GOOS != "linux" {
+		return
+	}
+	held, err := os.OpenFile(real, os.O_RDWR, 0)
+	require.NoError(t, err)
+	defer held.Close()
+	write(fmt.Sprintf("/proc/self/fd/%d", held.Fd()), ", third")
+	holds(real, "second, third")
+	now, err := os.Stat(real)
+	require.NoError(t, err)
+	was, err := held.Stat()
+	require.NoError(t, err)
+	require.True(t, os.SameFile(was, now))
 }
 
 // Names of servers, as they may be written, and what is dialled then.

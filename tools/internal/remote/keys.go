@@ -13,7 +13,6 @@ import (
 	"slices"
 	"strings"
 	"time"
-	"unicode"
 
 	"github.com/spf13/cobra"
 
@@ -351,7 +350,7 @@ func keysText(w io.Writer, r *KeysResult) {
 		if g.Part != "" {
 			part = ", " + g.Part
 		}
-		fmt.Fprintln(w, printable(cmp.Or(g.Engine, "an engine")+", "+cmp.Or(g.Model, "a model")+part))
+		fmt.Fprintln(w, command.Printable(cmp.Or(g.Engine, "an engine")+", "+cmp.Or(g.Model, "a model")+part))
 		rows := [][]string{}
 		for n, s := range g.Settings {
 			blocks := fmt.Sprintf("%d blocks", s.Blocks)
@@ -359,8 +358,8 @@ func keysText(w io.Writer, r *KeysResult) {
 				blocks = ""
 			}
 			who := fmt.Sprintf("%s, process %d, %s", s.Host, s.Pid, s.Seen.Format(time.DateTime))
-			rows = append(rows, command.Row(fmt.Sprintf("  %d", n+1), printable(who),
-				printable(strings.TrimSpace(s.Tenant+" "+s.Namespace)), blocks))
+			rows = append(rows, command.Row(fmt.Sprintf("  %d", n+1), command.Printable(who),
+				command.Printable(strings.TrimSpace(s.Tenant+" "+s.Namespace)), blocks))
 		}
 		command.Table(w, rows...)
 		if len(g.Differ) == 0 {
@@ -370,28 +369,18 @@ func keysText(w io.Writer, r *KeysResult) {
 		fmt.Fprintln(w, "  do not share, for these differ:")
 		rows = nil
 		for _, d := range g.Differ {
-			rows = append(rows, command.Row("  "+printable(d.Field), strings.Join(short(d.Values), " | ")),
+			rows = append(rows, command.Row("  "+command.Printable(d.Field), strings.Join(short(d.Values), " | ")),
 				command.Row("", "→ "+d.Do))
 		}
 		command.Table(w, rows...)
 	}
 }
 
-// printable is text that does nothing to a terminal: whoever may write could have told it.
-func printable(s string) string {
-	return strings.Map(func(r rune) rune {
-		if unicode.IsPrint(r) {
-			return r
-		}
-		return '·'
-	}, s)
-}
-
 // short is values as a table has room for.
 func short(values []string) (out []string) {
 	const most = 32
 	for _, v := range values {
-		if r := []rune(printable(v)); len(r) > most {
+		if r := []rune(command.Printable(v)); len(r) > most {
 			v = string(r[:most-1]) + "…"
 		} else {
 			v = string(r)

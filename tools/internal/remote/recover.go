@@ -114,7 +114,7 @@ func (f *recoverFlags) recover(ctx context.Context, a *command.App, _ string) (g
 	if !f.yes {
 		question := fmt.Sprintf("recover the cluster from node %s, which knows the map of epoch %d, without %s for good?",
 			got.Node.Name, got.From, strings.Join(f.lost, ", "))
-		if err := confirm(ctx, a, question); err != nil {
+		if err := Confirm(ctx, a, question); err != nil {
 			return got, err
 		}
 	}

@@ -186,6 +186,35 @@ func TestValuesOfACluster(t *testing.T) {
 	assert.Contains(t, o.Stderr, "node is a", "it has its blocks yet")
 }
 
+// A node that repairs by an older map than the asked one's has not moved what the newer map has elsewhere.
+func TestARepairByAnOlderMapIsNone(t *testing.T) {
+	t.Parallel()
+	dir, err := os.MkdirTemp("", "skep")
+	require.NoError(t, err)
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	text := "seed: 6c0f3a5e9b1d4827a3c5e7f90b2d4861\nepoch: %d\nnodes:\n"
+	for i, name := range []string{"a", "b"} {
+		text += fmt.Sprintf("  - {id: %d, name: %s, addr: %q}\n", i+1, name, "unix:"+filepath.Join(dir, name))
+	}
+	var asked *server
+	for name, epoch := range map[string]int{"a": 7, "b": 5} {
+		cluster := file(t, "map.yaml", []byte(fmt.Sprintf(text, epoch)))
+		s := begin(t, memory(t), func(c *serve.Config) {
+			c.Cluster, c.Node, c.Listen, c.Unix = cluster, name, serve.None, filepath.Join(dir, name)
+		})
+		if name == "a" {
+			asked = s
+		}
+	}
+	o := at(t, asked.at["unix"], "cluster", "repair", "--json")
+	require.Equal(t, command.Faults, o.Code, o.Stderr)
+	var r remote.RepairResult
+	require.NoError(t, json.Unmarshal([]byte(o.Stdout), &r))
+	require.Empty(t, r.Nodes[0].Error)
+	require.EqualValues(t, 7, r.Nodes[0].Epoch)
+	require.Contains(t, r.Nodes[1].Error, "epoch 5, and the asked node has epoch 7")
+}
+
 // Of several servers the first that answers is asked. Several that are of no cluster are several stores, which hold no
 // values together.
 func TestSeveralServersAreNamed(t *testing.T) {

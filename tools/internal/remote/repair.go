@@ -63,15 +63,18 @@ which are lost with it.`,
 		if err != nil {
 			return err
 		}
+		r.target.warnOfNodes(m)
 		out := RepairResult{Epoch: m.Epoch, Nodes: make([]RepairedNode, len(m.Nodes))}
 		var mu sync.Mutex
 		told := time.Now()
 		var wait sync.WaitGroup
+		for i, n := range m.Nodes { // before one is told of, which looks at all
+			out.Nodes[i].Name, out.Nodes[i].State = n.Name, string(n.State)
+		}
 		for i, n := range m.Nodes {
 			wait.Go(func() {
 				x := &out.Nodes[i]
-				x.Name, x.State = n.Name, string(n.State)
-				err := r.repairNode(ctx, n.Addr, func(s member.Repair) {
+				err := r.repairNode(ctx, n.Addr, m.Epoch, func(s member.Repair) {
 					mu.Lock()
 					defer mu.Unlock()
 					x.Repaired, x.Error = s.Repaired, s.Error
@@ -126,8 +129,15 @@ func sumOf(nodes []RepairedNode) (sum replication.Repaired) {
 	return sum
 }
 
-// repairNode has a node repair and waits until it has; told is called with how it stands.
-func (r *remote) repairNode(ctx context.Context, addr string, told func(member.Repair)) error {
+// staleWait is until a node that repaired by an older map than the asked node's is asked again, staleTries times.
+const (
+	staleWait  = 500 * time.Millisecond
+	staleTries = 4
+)
+
+// repairNode has a node repair by the map of that epoch or a later one, and waits until it has; told is called with how
+// it stands. One that keeps to an older map has moved nothing of what the newer one has elsewhere.
+func (r *remote) repairNode(ctx context.Context, addr string, epoch uint32, told func(member.Repair)) error {
 	o := r.target.options("skep")
 	o.Addr = addr
 	c, err := wire.Dial(ctx, o)
@@ -136,7 +146,8 @@ func (r *remote) repairNode(ctx context.Context, addr string, told func(member.R
 	}
 	defer c.Close()
 	want := int64(0) // the number of the first that begins after it was asked for; 0: it was not yet
-	for {
+	for stale := 0; ; {
+		wait := repairPoll
 		in, err := json.Marshal(member.AskRepair{Begin: want == 0})
 		if err != nil {
 			return err
@@ -154,12 +165,21 @@ func (r *remote) repairNode(ctx context.Context, addr string, told func(member.R
 			want = s.Next
 		case s.Last != nil && s.Last.Number >= want:
 			told(*s.Last)
-			return nil
+			switch by := s.Last.Epoch; {
+			case by >= max(epoch, 1) || s.Last.Error != "":
+				return nil
+			case stale < staleTries:
+				stale, want, wait = stale+1, 0, staleWait
+			case by == 0:
+				return fmt.Errorf("it sent nothing: its own map has it down or not at all, or its version is older")
+			default:
+				return fmt.Errorf("it went by the map of epoch %d, and the asked node has epoch %d", by, epoch)
+			}
 		case s.Running && s.Number >= want:
 			told(s.Repair)
 		}
 		select {
-		case <-time.After(repairPoll):
+		case <-time.After(wait):
 		case <-ctx.Done():
 			return ctx.Err()
 		}

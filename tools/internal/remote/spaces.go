@@ -275,7 +275,7 @@ func (r *remote) remove(ctx context.Context, st skep.Store, what string, list []
 		res.Blocks += blocks
 	}
 	if !yes {
-		err := confirm(ctx, r.App, fmt.Sprintf("%s: %d blocks in %d namespaces?", what, res.Blocks, res.Namespaces))
+		err := Confirm(ctx, r.App, fmt.Sprintf("%s: %d blocks in %d namespaces?", what, res.Blocks, res.Namespaces))
 		if err != nil {
 			return err
 		}
@@ -285,13 +285,13 @@ func (r *remote) remove(ctx context.Context, st skep.Store, what string, list []
 	}
 	res.Deleted = true
 	return r.Print(res, func(w io.Writer) {
-		fmt.Fprintf(w, "%s: done, %d blocks in %d namespaces\n", what, res.Blocks, res.Namespaces)
+		fmt.Fprintf(w, "%s: done, %d blocks in %d namespaces\n", command.Printable(what), res.Blocks, res.Namespaces)
 	})
 }
 
-// confirm asks whoever is there, and is an error unless they say yes.
-func confirm(ctx context.Context, a *command.App, question string) error {
-	fmt.Fprintf(a.Err, "%s [y/N] ", question)
+// Confirm asks whoever is there, and is an error unless they say yes.
+func Confirm(ctx context.Context, a *command.App, question string) error {
+	fmt.Fprintf(a.Err, "%s [y/N] ", command.Printable(question))
 	answer, err := bufio.NewReader(io.LimitReader(&interruptible{ctx: ctx, in: a.In}, 1024)).ReadString('\n')
 	if ctx.Err() != nil {
 		return ctx.Err()

@@ -18,6 +18,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/replication/clustermap"
 	"github.com/skepkv/skep/replication/seeds"
 	"github.com/skepkv/skep/tools/internal/command"
 	"github.com/skepkv/skep/tools/internal/secret"
@@ -298,6 +299,21 @@ func (t *Target) warn() {
 	if t.Err != nil && t.exposesToken() {
 		fmt.Fprintf(t.Err, "warning: the token goes to %s unencrypted, and who reads it on the way can use it: "+
 			"name the server skeps://, and have it speak TLS (tls.cert and tls.key of its settings)\n", t.Server)
+	}
+}
+
+// warnOfNodes is warn for the first other node of the cluster that the token goes to unencrypted: nodes are dialled with
+// it as the server that was named is, which may be on this machine.
+func (t *Target) warnOfNodes(m *clustermap.Map) {
+	if t.exposesToken() { // it was said
+		return
+	}
+	for _, n := range m.Nodes {
+		node := *t
+		if node.addr, node.Server = n.Addr, "node "+n.Name+" at "+n.Addr; node.exposesToken() {
+			node.warn()
+			return
+		}
 	}
 }
 

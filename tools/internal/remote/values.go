@@ -9,6 +9,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"time"
@@ -121,6 +122,9 @@ with its checksum. Exit code 3: there is no such key.`,
 		if err != nil {
 			return err
 		}
+		if to == "/dev/stdout" {
+			to = ""
+		}
 		if to == "" && r.JSON {
 			return skep.Invalidf("get", "--to", "not given", "a file, where the output is JSON: the value itself is no JSON")
 		}
@@ -166,25 +170,64 @@ type newFile struct {
 	path string // where it is to be; empty: it is written in place
 }
 
-// createFile makes the file beside path, or opens what path is where it is no file: /dev/null, say.
+// createFile makes the file beside the one that path leads to, with its mode where it is there. It opens what path is
+// where that is no file, as /dev/null, or where a process has it open, as /dev/fd/3: this is not put in its place anew.
 func createFile(path string) (*newFile, error) {
 	wrong := func(err error) error {
 		return &skep.Error{Op: "get", Kind: skep.Invalid, Field: "--to", Value: path, Limit: "a file in a directory that can be written to", Err: err}
 	}
-	if st, err := os.Stat(path); err == nil && !st.Mode().IsRegular() {
-		f, err := os.OpenFile(path, os.O_WRONLY, 0)
+	real, open, err := leadsTo(path)
+	if err != nil {
+		return nil, wrong(err)
+	}
+	st, err := os.Stat(real)
+	there := err == nil
+	if open || there && !st.Mode().IsRegular() {
+		f, err := os.OpenFile(real, os.O_WRONLY|os.O_APPEND, 0)
 		if err != nil {
 			return nil, wrong(err)
 		}
 		return &newFile{File: f}, nil
 	}
+	mode := os.FileMode(0o666)
+	if there {
+		mode = st.Mode().Perm()
+	}
 	var suffix [8]byte
 	_, _ = rand.Read(suffix[:]) // it does not fail
-	f, err := os.OpenFile(filepath.Join(filepath.Dir(path), ".skep-"+hex.EncodeToString(suffix[:])), os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o666)
+	f, err := os.OpenFile(filepath.Join(filepath.Dir(real), ".skep-"+hex.EncodeToString(suffix[:])), os.O_WRONLY|os.O_CREATE|os.O_EXCL, mode)
 	if err != nil {
 		return nil, wrong(err)
 	}
-	return &newFile{f, path}, nil
+	if there && runtime.GOOS != "windows" { // whatever the umask
+		if err := f.Chmod(mode); err != nil {
+			return nil, wrong(errors.Join(err, f.Close(), os.Remove(f.Name())))
+		}
+	}
+	return &newFile{f, real}, nil
+}
+
+// leadsTo is what links make of path, there or not, and whether it is what a process has open.
+func leadsTo(path string) (real string, open bool, err error) {
+	for range 40 {
+		dir, err := filepath.EvalSymlinks(filepath.Dir(path))
+		if err != nil {
+			return "", false, err
+		}
+		path = filepath.Join(dir, filepath.Base(path))
+		if strings.HasPrefix(path, "/proc/") {
+			return path, true, nil
+		}
+		to, err := os.Readlink(path)
+		if err != nil { // it is none, or is not there
+			return path, false, nil
+		}
+		if !filepath.IsAbs(to) {
+			to = dir + string(filepath.Separator) + to
+		}
+		path = to
+	}
+	return "", false, errors.New("too many links")
 }
 
 // end puts the file in its place, or removes it where err says that it is not whole.

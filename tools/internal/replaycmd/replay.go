@@ -205,7 +205,6 @@ func (a *app) replay(ctx context.Context, file string, f *replayFlags) error {
 	}
 	// An error in the middle is told beside what was done until then.
 	if perr := a.Print(res, func(w io.Writer) { replayTable(w, res) }); perr != nil || err != nil {
-		a.JSON = false
 		return errors.Join(err, perr)
 	}
 	switch {

@@ -76,6 +76,9 @@ func Write(ctx context.Context, o Options, out io.Writer) (*Result, error) {
 	if err := z.Close(); b.err == nil {
 		b.err = err
 	}
+	if ctx.Err() != nil { // what was not asked for any more is missing, and nothing is wrong with it
+		return nil, ctx.Err()
+	}
 	return &Result{b.files, b.bytes, b.about.Missing}, b.err
 }
 

@@ -3,6 +3,7 @@ package support
 import (
 	"archive/tar"
 	"bytes"
+	"context"
 	"encoding/base64"
 	"encoding/hex"
 	"encoding/json"
@@ -140,4 +141,14 @@ func TestBundleOfWhatThereIs(t *testing.T) {
 	require.NotEmpty(t, files["doctor.json"])
 	require.Error(t, Check(filepath.Join(dir, "absent")))
 	require.Error(t, Check(""))
+}
+
+// What was interrupted lacks things that are there: it is no bundle.
+func TestABundleThatIsInterruptedIsNone(t *testing.T) {
+	t.Parallel()
+	dir, _ := live(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	_, err := Write(ctx, Options{Dir: dir, Log: slog.New(slog.DiscardHandler)}, io.Discard)
+	require.ErrorIs(t, err, context.Canceled)
 }

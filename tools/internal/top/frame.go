@@ -11,6 +11,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/tools/internal/command"
 )
 
 // Sample is a store at one moment.
@@ -92,7 +93,7 @@ type frame struct {
 
 // add adds a line, cut where the frame ends.
 func (f *frame) add(format string, args ...any) {
-	s := strings.TrimRight(fmt.Sprintf(format, args...), " ")
+	s := strings.TrimRight(command.Printable(fmt.Sprintf(format, args...)), " ")
 	if utf8.RuneCountInString(s) > f.width {
 		r := []rune(s)
 		s = string(r[:f.width-1]) + "…"

@@ -138,3 +138,12 @@ func TestDrivesAreToldApart(t *testing.T) {
 		require.Equal(t, tt.names, apart(tt.paths), tt.paths)
 	}
 }
+
+// What is wrong may have several lines, and a tenant any name.
+func TestNothingOfAFrameMovesTheCursor(t *testing.T) {
+	t.Parallel()
+	f := Frame(Sample{}, Sample{Stats: skep.Stats{Tenants: []skep.TenantStats{{Name: "a\x1b[2J\nb"}}}}, "d", 80)
+	require.NotContains(t, strings.Join(f, ""), "\n")
+	drawn := string(Draw([]string{"NOT ANSWERING: a\n\x1b[2Jb"}, 80, 24))
+	require.Contains(t, drawn, "a··[2Jb")
+}

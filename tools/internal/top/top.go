@@ -11,6 +11,7 @@ import (
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/store"
+	"github.com/skepkv/skep/tools/internal/command"
 )
 
 // Options of Run.
@@ -137,6 +138,7 @@ func Draw(lines []string, width, height int) []byte {
 		if i >= height-1 {
 			break
 		}
+		l = command.Printable(l) // what is wrong may have several lines
 		if r := []rune(l); len(r) > width {
 			l = string(r[:width])
 		}
