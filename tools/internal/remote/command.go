@@ -161,10 +161,10 @@ func shown(key []byte, inHex bool) (text string, isHex bool) {
 	return string(key), false
 }
 
-// databaseOf is the Redis database that --ns names: its number, or its namespace's name.
+// databaseOf is the Redis database that --ns names: its number, or its namespace's name. Another number is a namespace's.
 func databaseOf(ns string) (int, bool) {
 	if n, err := strconv.Atoi(ns); err == nil {
-		return n, true
+		return resp.DatabaseOf(resp.NamespacesOf(n)[0])
 	}
 	return resp.DatabaseOf(ns)
 }

@@ -1,6 +1,7 @@
 package remote_test
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 
@@ -13,6 +14,29 @@ import (
 	"github.com/skepkv/skep/tools/internal/command/commandtest"
 	"github.com/skepkv/skep/wire/auth"
 )
+
+// Of numbers 0 to 15 are Redis databases, and the others namespaces', as the help says.
+func TestANamespaceByItsNumber(t *testing.T) {
+	t.Parallel()
+	st := memory(t)
+	numbers := map[string]skep.NamespaceID{}
+	for i := range 18 {
+		n, err := st.OpenNamespace(t.Context(), skep.NamespaceSpec{Tenant: auth.DefaultTenant, Name: fmt.Sprint("n", i),
+			Shape: skep.Shape{Kind: skep.Opaque, BlockTokens: 1}})
+		require.NoError(t, err)
+		numbers[n.Name] = n.ID
+	}
+	s := begin(t, st, nil)
+	number := fmt.Sprint(numbers["n17"])
+	o := at(t, s.at["wire"], "purge", "--ns", number, "--yes", "--json").OK(t)
+	assert.EqualValues(t, 1, o["namespaces"])
+	at(t, s.at["wire"], "ls", "--ns", number, "--json").OK(t)
+	low := at(t, s.at["wire"], "purge", "--ns", fmt.Sprint(numbers["n1"]), "--yes")
+	assert.Equal(t, command.NotFound, low.Code, "a database, into which nothing was put")
+	assert.Contains(t, low.Stderr, "goes by its name")
+	assert.Equal(t, command.Input, at(t, s.at["wire"], "get", "k", "--ns", number).Code)
+	assert.Equal(t, command.NotFound, at(t, s.at["wire"], "purge", "--ns", "4711", "--yes").Code)
+}
 
 // A client that opens a namespace chooses its name: it makes no row of its own, no answer of the command, and nothing
 // that a terminal obeys.

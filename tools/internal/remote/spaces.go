@@ -258,7 +258,8 @@ func (r *remote) named(ctx context.Context, st skep.Store, ns string) (ids []ske
 		}
 	}
 	if len(ids) == 0 {
-		err = command.WithNext(&skep.Error{Op: "purge", Kind: skep.NotFound, Field: "--ns", Value: ns}, "no value was put into that database; skep ns list names the namespaces there are")
+		err = command.WithNext(&skep.Error{Op: "purge", Kind: skep.NotFound, Field: "--ns", Value: ns}, "no value was put into that database; skep ns list names the namespaces there are, and "+
+			"one whose number is 0 to 15 goes by its name")
 	}
 	return ids, err
 }
