@@ -38,6 +38,7 @@ func (r *Rows) ForgetDamaged(ns *namespaces.Namespace, t namespaces.Tag, fp inde
 	bytes int64, e skep.Event) {
 	r.forget(fp, l, func(gone bool) {
 		if gone {
+			r.suspect(l) // not before: who mends its log would find the row
 			ns.Stored.Add(-bytes)
 			e.Tier = skep.TierNone // told only now: whoever takes a snapshot before has the block, and this behind it
 		}

@@ -36,7 +36,6 @@ func (l *Finder) Failed(c *restore.Asked, f *restore.Located, err error, lost bo
 		}
 		return
 	}
-	l.Space.Suspect(f.Stripe.(*space.Group))
 	l.Background.Go(func() { // not on a worker: it commits to the catalog
 		l.Rows.ForgetDamaged(c.NS, c.Tag, fp, loc, size, ev)
 	})

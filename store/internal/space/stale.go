@@ -48,7 +48,9 @@ func (t *Table) NextSuspect() *Group {
 	var found *Group
 	for _, g := range l.list {
 		switch {
-		case !t.mu.Groups.Has(g) || !g.Stale.Load(): // gone, or done
+		case !t.mu.Groups.Has(g): // it may have been suspected for what was read of it after it was freed
+			t.clearStale(g)
+		case !g.Stale.Load(): // done
 		case found == nil && g.Life.State() == Sealed && g.quiet() && g.answers():
 			found = g
 			g.Life.Take(Claim{By: Mender})
