@@ -43,10 +43,12 @@ func (m *Mover) moveGroup(ctx context.Context, g *space.Group, j job, b *limits.
 	release()
 	if err == errNoRoom && (j.task == taskHeal || j.task == taskDrain) {
 		// The cleaner has room for a whole group. Where it has none either, what is there has to make some: cleaned,
-		// the group keeps what is worth keeping, with all its copies. What a lost drive may bring back is not dropped
-		// for the sake of copies.
+		// the group keeps what is worth keeping, with all its copies. What a lost drive may bring back is dropped
+		// for the sake of copies of Durable blocks only.
 		err := m.Cleaner.Clean(ctx, g, true)
-		if err == nil || ctx.Err() != nil || j.task == taskHeal && skep.KindOf(err) == skep.DeviceFailed {
+		stays := j.task == taskHeal && skep.KindOf(err) == skep.DeviceFailed &&
+			!slices.ContainsFunc(list, (*appender.Block).Durable)
+		if err == nil || ctx.Err() != nil || stays {
 			if err == nil {
 				p.Blocks, p.Bytes = before.Blocks+int64(len(list)), before.Bytes+sizeOf(list)
 			}

@@ -210,6 +210,9 @@ func createFile(path string) (*newFile, error) {
 // leadsTo is what links make of path, there or not, and whether it is what a process has open.
 func leadsTo(path string) (real string, open bool, err error) {
 	for range 40 {
+		if os.IsPathSeparator(path[len(path)-1]) {
+			return "", false, errors.New("it is a directory")
+		}
 		dir, err := filepath.EvalSymlinks(filepath.Dir(path))
 		if err != nil {
 			return "", false, err
