@@ -160,6 +160,7 @@ func TestDeletedAfterItsEvictionStaysGone(t *testing.T) {
 			ctx := testContext(t)
 			o := small(tempRoot(t, "store"))
 			o.CacheBytes, o.Policy, o.LogicalBlocks = -1, policy, 20
+			unjudged(&o) // what lies on a drive that is found hung looks evicted, and is not
 			s, err := Open(ctx, o)
 			require.NoError(t, err)
 			sc := openSpace(t, s, "n", skep.Cache, 1, false)
