@@ -26,7 +26,7 @@ const Unread = "blocks that cannot be read"
 // gains are the parts of a group, one in so many, that its cleaning has to gain: first much,
 // so that a group of blocks that must be kept is not written again and again for the sake of
 // a page, while others hold what may go; then little, when that is all there is; and where that is
-// nothing, what tenants' shares keep goes too: a share refuses no put.
+// nothing, and nothing is about to be there, what tenants' shares keep goes too: a share refuses no put.
 var gains = []struct {
 	part   int
 	shares bool
@@ -36,6 +36,9 @@ var gains = []struct {
 func (c *Cleaner) One(ctx context.Context) (ok bool, err error) {
 	defer func() { c.gain = gains[0] }()
 	for _, c.gain = range gains {
+		if !c.gain.shares && c.Space.Soon() { // what others hold is only busy
+			break
+		}
 		if ok, err = c.best(ctx); ok || err != nil || ctx.Err() != nil {
 			break
 		}

@@ -1,0 +1,70 @@
+package store
+
+import (
+	"bytes"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/store/device"
+	"github.com/skepkv/skep/store/internal/space"
+	"github.com/skepkv/skep/store/storetest"
+)
+
+// Every group whose blocks may go is still being written: a tenant within its share loses none of its own for that, since
+// those groups are about to be there.
+func TestATenantWithinItsShareKeepsItsBlocksWhileOthersAreWritten(t *testing.T) {
+	t.Parallel()
+	ctx := testContext(t)
+	s, r, _ := openRig(t, func(o *Options) {
+		unjudged(o)
+		o.TenantBytes, o.SpaceTimeout, o.OpTimeout = map[string]int64{"a": 2 << 20}, hangs, hangs
+	})
+	defer func() { require.NoError(t, s.Close()) }()
+	open := func(tenant string) skep.Scope {
+		n, err := s.OpenNamespace(ctx, skep.NamespaceSpec{Tenant: tenant, Name: "n", Shape: anySize, Class: skep.Cache, Copies: 1})
+		require.NoError(t, err)
+		return skep.Scope{Namespace: n.ID}
+	}
+	a, b := open("a"), open("b")
+	keys := chainKeys(1, 100)
+	requireOutcome(t, skep.Committed, putRun(t, s, a, keys, 8000))
+
+	var of [][]byte // what b's blocks begin with
+	var chains [][]skep.Key
+	for i := range 40 {
+		chains = append(chains, chainKeys(1000+i, 10))
+		for _, k := range chains[i] {
+			of = append(of, content(k, skep.PartKV, 1, 8000)[:32])
+		}
+	}
+	r.each(func(_ int, d *device.Fault) {
+		d.MustInject(device.Rule{Action: device.Hold, Kinds: device.Writes, Match: func(op *device.Op) bool {
+			for _, buf := range op.Bufs {
+				for at := 0; at+32 <= len(buf); at += 4096 {
+					for _, p := range of {
+						if bytes.Equal(buf[at:at+32], p) {
+							return true
+						}
+					}
+				}
+			}
+			return false
+		}})
+	})
+	crew := storetest.NewCrew(t)
+	for _, c := range chains {
+		crew.Go(func(t testing.TB) { putRun(t, s, b, c, 8000) })
+	}
+	require.Eventually(t, func() bool { return s.space.FreeSoon() <= s.space.KeptFree }, hangs, time.Millisecond)
+	for range 2 { // once the second is answered a round has ended that began with this little room
+		require.NoError(t, s.cleaner.Clean(ctx, &space.Group{}, false), "of a group that is gone")
+	}
+	r.each(func(_ int, d *device.Fault) { d.Release() })
+	crew.Wait()
+	there, why := requireRight(t, s, a, keys, 8000)
+	assert.Equal(t, len(keys), there, why)
+}
