@@ -218,3 +218,33 @@ func TestSpaceToCutIsNotSpaceForEntries(t *testing.T) {
 		require.NoError(t, s.Close())
 	})
 }
+
+// A process that was stopped finds that much time has gone when it goes on. A call that has ended meanwhile counts, and
+// one that goes on has its patience yet.
+func TestALogOutlivesAStop(t *testing.T) {
+	t.Parallel()
+	s := open(t, vfs.NewMem())
+	late := make(chan time.Time, patienceParts)
+	done := make(chan error, 1)
+	for range 100 {
+		late <- time.Time{}
+		done <- nil
+		require.NoError(t, s.await(done, late), "it may have seen first that time has gone")
+		for len(late) > 0 {
+			<-late
+		}
+	}
+	for range patienceParts - 1 {
+		late <- time.Time{}
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- s.await(done, late) }()
+	require.Eventually(t, func() bool { return len(late) == 0 }, time.Minute, time.Millisecond)
+	done <- nil
+	require.NoError(t, <-ended)
+	for range patienceParts {
+		late <- time.Time{}
+	}
+	require.ErrorIs(t, s.await(done, late), skep.Failed)
+	require.NoError(t, s.db.Close())
+}

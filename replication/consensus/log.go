@@ -33,8 +33,12 @@ const (
 	openFiles     = 64
 )
 
-// patience is how long Pebble may take for one call before it counts as failed.
-const patience = 30 * time.Second
+// patience is how long Pebble may take for one call before it counts as failed. It is counted in so many parts: for how
+// long ever a process is stopped, that is one of them when it goes on, and so do its calls.
+const (
+	patience      = 30 * time.Second
+	patienceParts = 30
+)
 
 // errNoValue is what raft expects of a value that is not there: it compares the text.
 var errNoValue = errors.New("not found")
@@ -268,14 +272,27 @@ func (s *logs) guarded(f func() error) error {
 		}()
 		done <- f()
 	}()
-	late := time.NewTimer(patience)
+	late := time.NewTicker(patience / patienceParts)
 	defer late.Stop()
+	return s.await(done, late.C)
+}
+
+// await waits for what done says, and fails the log after patienceParts of late.
+func (s *logs) await(done <-chan error, late <-chan time.Time) error {
+	for range patienceParts {
+		select {
+		case err := <-done:
+			return err
+		case <-late:
+		case <-s.failed:
+			return s.failure()
+		}
+	}
 	select {
 	case err := <-done:
 		return err
-	case <-late.C:
+	default:
 		s.fail(fmt.Errorf("no answer within %v", patience))
-	case <-s.failed:
 	}
 	return s.failure()
 }
