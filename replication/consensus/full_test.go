@@ -248,3 +248,25 @@ func TestALogOutlivesAStop(t *testing.T) {
 	require.ErrorIs(t, s.await(done, late), skep.Failed)
 	require.NoError(t, s.db.Close())
 }
+
+// A node that has refused entries for their size says that it is short of space, until they would fit.
+func TestEntriesThatAreTooLargeAreToldOf(t *testing.T) {
+	t.Parallel()
+	mem := vfs.NewMem()
+	s := open(t, mem)
+	large := &raft.Log{Index: 2, Data: make([]byte, 1<<20)}
+	require.NoError(t, s.StoreLog(&raft.Log{Index: 1}))
+	mem.TestingSetDiskUsage(vfs.DiskUsage{AvailBytes: leastSpace + 1<<20, TotalBytes: 1 << 40})
+	require.NoError(t, s.seen())
+	require.ErrorIs(t, s.StoreLog(large), skep.Full)
+	require.ErrorIs(t, s.seen(), skep.Full)
+	require.NoError(t, s.StoreLog(&raft.Log{Index: 2}), "a small one fits")
+	require.ErrorIs(t, s.seen(), skep.Full)
+	mem.TestingSetDiskUsage(vfs.DiskUsage{AvailBytes: leastSpace + 2<<20, TotalBytes: 1 << 40})
+	require.NoError(t, s.seen())
+	large.Index = 3
+	require.NoError(t, s.StoreLog(large))
+	mem.TestingSetDiskUsage(vfs.DiskUsage{AvailBytes: leastSpace, TotalBytes: 1 << 40})
+	require.NoError(t, s.seen(), "what was taken is wanted no more")
+	require.NoError(t, s.Close())
+}
