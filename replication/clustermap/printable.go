@@ -32,8 +32,8 @@ var printedBounds = sync.OnceValue(func() (bounds []rune) {
 	return bounds
 })
 
-// printed is unicode.IsPrint of Unicode 15.0.0: how many runes cannot be printed from 0 on, how many can after those, and
-// so on, as varints. It stays as it is.
+// printed is unicode.IsPrint of Unicode 15.0.0: how many runes cannot be printed from 0 on, how many can after those,
+// and so on, as varints. It stays as it is.
 const printed = "" +
 	"IF8iDAHKBQIGBAcBAQEUAY0DASYCMgIDATcIGwQGERYBwAEBMAI7AmUOOwIxAg8BHAIBAQsFHwlKAaEBAQgCAgIWAQcBAQMEAgkCAgIECAEEAg" +
 	"EFAhkCAwEGBAICFgEHAQIBAgECAgEBBQQCAgMDAQcEAQEHEQoDAQkBAwEWAQcBAgEFAgoBAwEDAgEPBAIMBwcBAwEIAgICFgEHAQIBBQIJAgIC" +

@@ -354,8 +354,8 @@ func TestWhoReturnsIsHeard(t *testing.T) {
 	})
 }
 
-// Where the term that a node leads in has not begun, it knows nothing of others' silence: the operator who says that one
-// is down asks again, and is not refused.
+// Where the term that a node leads in has not begun, it knows nothing of others' silence: the operator who says that
+// one is down asks again, and is not refused.
 func TestWhoDoesNotHearYetRefusesNothing(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -363,7 +363,8 @@ func TestWhoDoesNotHearYetRefusesNothing(t *testing.T) {
 		defer w.finish(t)
 		lead := w.awaitLeader(t)
 		m := w.nodes[lead].m
-		down, err := (&clustermap.Command{Do: clustermap.SetState, Name: fmt.Sprint("n", 1+lead%3), State: clustermap.Down}).Encode()
+		c := clustermap.Command{Do: clustermap.SetState, Name: fmt.Sprint("n", 1+lead%3), State: clustermap.Down}
+		down, err := c.Encode()
 		require.NoError(t, err)
 		synctest.Wait()
 		_, r := m.hears(down)

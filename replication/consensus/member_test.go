@@ -217,8 +217,8 @@ func TestVotersFollowTheMap(t *testing.T) {
 	})
 }
 
-// Who could vote is known in one node's time, however many are silent: they are down only after that. One among them that
-// answers votes.
+// Who could vote is known in one node's time, however many are silent: they are down only after that. One among them
+// that answers votes.
 func TestSilentNodesAreAskedAtOnce(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -149,8 +149,8 @@ func TestAGivenNamespaceIsForgotten(t *testing.T) {
 	require.NoError(t, k.Close())
 }
 
-// Who deletes a namespace again, of which the first try was given up while a node was being given it, waits for that, and
-// has that node lose it.
+// Who deletes a namespace again, of which the first try was given up while a node was being given it, waits for that,
+// and has that node lose it.
 func TestADeletionAgainWaitsForWhatIsUnderWay(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

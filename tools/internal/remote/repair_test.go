@@ -19,8 +19,8 @@ import (
 	wireserver "github.com/skepkv/skep/wire/server"
 )
 
-// repairing has two nodes of a map of epoch 7, and gives the address of the first, which has a state. Each repair that a
-// node is asked for ends at once. The first says of it what ended gives, by its number from 1 on.
+// repairing has two nodes of a map of epoch 7, and gives the address of the first, which has a state. Each repair that
+// a node is asked for ends at once. The first says of it what ended gives, by its number from 1 on.
 func repairing(t *testing.T, state string, ended func(number int) string) (first string) {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "skep")
@@ -34,8 +34,8 @@ func repairing(t *testing.T, state string, ended func(number int) string) (first
 		if name == "b" {
 			says = func(int) string { return `, "epoch": 7` }
 		}
-		srv, err := wireserver.New(memory(t), wireserver.Options{ClusterMap: []byte(text), Epoch: 7, NodeID: uint64(id + 1),
-			Admin: endsAtOnce(says)})
+		srv, err := wireserver.New(memory(t), wireserver.Options{ClusterMap: []byte(text), Epoch: 7,
+			NodeID: uint64(id + 1), Admin: endsAtOnce(says)})
 		require.NoError(t, err)
 		l, err := net.Listen("unix", filepath.Join(dir, name))
 		require.NoError(t, err)
