@@ -53,7 +53,7 @@ type logs struct {
 	log    *slog.Logger
 	short  atomic.Bool                   // it was told that there is too little space
 	full   atomic.Pointer[skep.Error]    // what was seen last of space; nil: there is enough
-	wanted atomic.Uint64                 // size of the largest entries that found no space, till there is enough for them
+	wanted atomic.Uint64                 // size of the largest entries that found no space; 0: there is enough
 	look   atomic.Pointer[chan struct{}] // of who only looks now: closed when the file system has said it
 	cut    atomic.Bool                   // entries were cut from the end, and what replaces them is not appended yet
 	db     *pebble.DB
