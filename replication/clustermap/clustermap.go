@@ -7,9 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"strings"
-	"unicode"
-	"unicode/utf8"
 
 	"gopkg.in/yaml.v3"
 
@@ -258,11 +255,6 @@ func (m *Map) Validate() error {
 		return skep.Invalidf(op, "nodes that are up", 0, "1 or more")
 	}
 	return m.validAgreed()
-}
-
-// printable says whether a text is UTF-8 that can be printed.
-func printable(text string) bool {
-	return utf8.ValidString(text) && !strings.ContainsFunc(text, func(r rune) bool { return !unicode.IsPrint(r) })
 }
 
 // Several says whether chains go in groups: there are several nodes, or there were, or there are to be.

@@ -161,3 +161,99 @@ func TestALogHasNoGapAfterASnapshot(t *testing.T) {
 		}
 	})
 }
+
+// inFiles is the options of a node that has its snapshots in files below dir.
+func (w *world) inFiles(id int, dir string) Options {
+	o := w.options(id)
+	o.Dir, o.SnapshotsIn = dir, nil
+	return o
+}
+
+// twice founds a cluster of nodes of which the first runs alone, and has it take two snapshots, which have no entry
+// before. It gives the newest one's directory.
+func twice(t *testing.T, w *world, nodes int, dir string) (newest string) {
+	t.Helper()
+	o := w.inFiles(1, dir)
+	o.Found = mapOf(nodes)
+	m, err := Open(o)
+	require.NoError(t, err)
+	w.nodes[1].m = m
+	for i := range 40 {
+		change(t, m, *open1(fmt.Sprint("s", i)))
+		if i%20 == 19 {
+			f := m.raft.Snapshot()
+			require.NoError(t, f.Error())
+			meta, r, err := f.Open()
+			require.NoError(t, err)
+			require.NoError(t, r.Close())
+			newest = filepath.Join(dir, "snapshots", meta.ID)
+		}
+	}
+	w.stop(t, 1)
+	return newest
+}
+
+// A node whose newest snapshot is damaged sets it aside: a new node is sent the older one, and that stays when the next
+// one comes.
+func TestADamagedSnapshotIsSetAside(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld()
+		defer w.end(t)
+		newest := twice(t, w, 2, dir)
+		require.NoError(t, os.WriteFile(filepath.Join(newest, "state.bin"), []byte("none"), 0o600))
+		m, err := Open(w.inFiles(1, dir))
+		require.NoError(t, err)
+		w.nodes[1].m = m
+		require.FileExists(t, filepath.Join(dir, damagedDir, filepath.Base(newest), "state.bin"))
+		first, err := m.logs.FirstIndex()
+		require.NoError(t, err)
+		require.Greater(t, first, uint64(1), "the log is sent")
+		list, err := m.snapshots.List()
+		require.NoError(t, err)
+		w.start(t, 2, nil)
+		w.sameMaps(t, 41)
+		require.NoError(t, m.raft.Snapshot().Error())
+		_, r, err := m.snapshots.Open(list[0].ID)
+		require.NoError(t, err)
+		require.NoError(t, r.Close())
+	})
+}
+
+// A node with a snapshot that cannot be read, and whose log does not reach it, has forgotten what it agreed to: it does
+// not start, also where no snapshot is in the list.
+func TestANodeThatHasForgottenDoesNotStart(t *testing.T) {
+	t.Parallel()
+	for name, damage := range map[string]func(t *testing.T, newest string){
+		"state.bin": func(t *testing.T, newest string) {
+			require.NoError(t, os.WriteFile(filepath.Join(newest, "state.bin"), nil, 0o600))
+		},
+		"meta.json": func(t *testing.T, newest string) {
+			list, err := filepath.Glob(filepath.Join(filepath.Dir(newest), "*", "meta.json"))
+			require.NoError(t, err)
+			require.Len(t, list, 2)
+			for _, at := range list {
+				require.NoError(t, os.WriteFile(at, []byte("{"), 0o600))
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			dir := t.TempDir()
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld()
+				newest := twice(t, w, 1, dir)
+				s, err := openLogs(w.nodes[1].fs, filepath.Join(dir, "log"), quiet)
+				require.NoError(t, err)
+				require.NoError(t, s.db.DeleteRange([]byte{rowEntry}, []byte{rowEntry + 1}, pebble.Sync))
+				require.NoError(t, s.Close())
+				damage(t, newest)
+				_, err = Open(w.inFiles(1, dir))
+				require.Equal(t, skep.Damaged, skep.KindOf(err), "%v", err)
+				_, err = Read(w.inFiles(1, dir))
+				require.Equal(t, skep.Damaged, skep.KindOf(err), "%v", err)
+			})
+		})
+	}
+}

@@ -49,8 +49,9 @@
 // so. It catches up by itself once there is space. Where Pebble cannot write, the node takes no part any more and keeps
 // the map that it knew; Failed says so. Its directory stays locked until the process ends.
 //
-// Where the newest snapshot cannot be read, a node starts with the one before: entries since that are kept. Where an
-// entry, or every snapshot, is damaged or of another version, it does not start, and says which.
+// Where the newest snapshot cannot be read, a node starts with the one before: entries since that are kept. It sets the
+// newest aside, in the directory `damaged`. Where an entry, or every snapshot, is damaged or of another version, or the
+// log does not reach a snapshot that cannot be read, it does not start, and says which.
 //
 // A voter whose directory is lost, or replaced by an older copy, has forgotten what it promised: together with the loss
 // of another voter, agreed changes can be lost. It is to be removed and added under a new name, which gives it another

@@ -218,3 +218,55 @@ func TestSpaceToCutIsNotSpaceForEntries(t *testing.T) {
 		require.NoError(t, s.Close())
 	})
 }
+
+// A process that was stopped finds that much time has gone when it goes on. A call that has ended meanwhile counts, and
+// one that goes on has its patience yet.
+func TestALogOutlivesAStop(t *testing.T) {
+	t.Parallel()
+	s := open(t, vfs.NewMem())
+	late := make(chan time.Time, patienceParts)
+	done := make(chan error, 1)
+	for range 100 {
+		late <- time.Time{}
+		done <- nil
+		require.NoError(t, s.await(done, late), "it may have seen first that time has gone")
+		for len(late) > 0 {
+			<-late
+		}
+	}
+	for range patienceParts - 1 {
+		late <- time.Time{}
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- s.await(done, late) }()
+	require.Eventually(t, func() bool { return len(late) == 0 }, time.Minute, time.Millisecond)
+	done <- nil
+	require.NoError(t, <-ended)
+	for range patienceParts {
+		late <- time.Time{}
+	}
+	require.ErrorIs(t, s.await(done, late), skep.Failed)
+	require.NoError(t, s.db.Close())
+}
+
+// A node that has refused entries for their size says that it is short of space, until they would fit.
+func TestEntriesThatAreTooLargeAreToldOf(t *testing.T) {
+	t.Parallel()
+	mem := vfs.NewMem()
+	s := open(t, mem)
+	large := &raft.Log{Index: 2, Data: make([]byte, 1<<20)}
+	require.NoError(t, s.StoreLog(&raft.Log{Index: 1}))
+	mem.TestingSetDiskUsage(vfs.DiskUsage{AvailBytes: leastSpace + 1<<20, TotalBytes: 1 << 40})
+	require.NoError(t, s.seen())
+	require.ErrorIs(t, s.StoreLog(large), skep.Full)
+	require.ErrorIs(t, s.seen(), skep.Full)
+	require.NoError(t, s.StoreLog(&raft.Log{Index: 2}), "a small one fits")
+	require.ErrorIs(t, s.seen(), skep.Full)
+	mem.TestingSetDiskUsage(vfs.DiskUsage{AvailBytes: leastSpace + 2<<20, TotalBytes: 1 << 40})
+	require.NoError(t, s.seen())
+	large.Index = 3
+	require.NoError(t, s.StoreLog(large))
+	mem.TestingSetDiskUsage(vfs.DiskUsage{AvailBytes: leastSpace, TotalBytes: 1 << 40})
+	require.NoError(t, s.seen(), "what was taken is wanted no more")
+	require.NoError(t, s.Close())
+}

@@ -193,6 +193,9 @@ func (m *Member) hears(b []byte) (done func(error), r *reply) {
 			return done, &reply{Elsewhere: true}
 		}
 	case c.State == clustermap.Down && n.State != clustermap.Down && n.Lease != 0:
+		if !m.hearing.leads(term) {
+			return done, &reply{Elsewhere: true} // who leads knows how long the node was silent
+		}
 		silence := time.Duration(max(n.Lease, now.Silence.After)) * time.Second
 		if wait := m.hearing.end(term, n.ID, silence); wait > 0 {
 			return done, &reply{Epoch: now.Epoch, Error: failedOf(&skep.Error{Op: "propose", Kind: skep.Conflict,

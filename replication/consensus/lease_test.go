@@ -354,6 +354,28 @@ func TestWhoReturnsIsHeard(t *testing.T) {
 	})
 }
 
+// Where the term that a node leads in has not begun, it knows nothing of others' silence: the operator who says that
+// one is down asks again, and is not refused.
+func TestWhoDoesNotHearYetRefusesNothing(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := guard(t, 3, 20)
+		defer w.finish(t)
+		lead := w.awaitLeader(t)
+		m := w.nodes[lead].m
+		c := clustermap.Command{Do: clustermap.SetState, Name: fmt.Sprint("n", 1+lead%3), State: clustermap.Down}
+		down, err := c.Encode()
+		require.NoError(t, err)
+		synctest.Wait()
+		_, r := m.hears(down)
+		require.ErrorIs(t, r.Error.err(), skep.Conflict)
+		m.hearing.begin(0)
+		_, r = m.hears(down)
+		require.True(t, r.Elsewhere)
+		require.Nil(t, r.Error)
+	})
+}
+
 // Whatever is cut off, ends and begins, and however the silence is changed meanwhile: no node serves that is down by a
 // map which is agreed on.
 func TestNoNodeServesThatIsDown(t *testing.T) {

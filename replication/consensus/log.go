@@ -33,8 +33,12 @@ const (
 	openFiles     = 64
 )
 
-// patience is how long Pebble may take for one call before it counts as failed.
-const patience = 30 * time.Second
+// patience is how long Pebble may take for one call before it counts as failed. It is counted in so many parts: for how
+// long ever a process is stopped, that is one of them when it goes on, and so do its calls.
+const (
+	patience      = 30 * time.Second
+	patienceParts = 30
+)
 
 // errNoValue is what raft expects of a value that is not there: it compares the text.
 var errNoValue = errors.New("not found")
@@ -49,6 +53,7 @@ type logs struct {
 	log    *slog.Logger
 	short  atomic.Bool                   // it was told that there is too little space
 	full   atomic.Pointer[skep.Error]    // what was seen last of space; nil: there is enough
+	wanted atomic.Uint64                 // size of the largest entries that found no space; 0: there is enough
 	look   atomic.Pointer[chan struct{}] // of who only looks now: closed when the file system has said it
 	cut    atomic.Bool                   // entries were cut from the end, and what replaces them is not appended yet
 	db     *pebble.DB
@@ -228,7 +233,7 @@ func (s *logs) seen() error {
 const lookPatience = 100 * time.Millisecond
 
 // shortOf asks the file system. Where it does not say, there is enough. What is seen later is whether entries are
-// taken, whatever the caller needs.
+// taken, also those that were not, whatever the caller needs.
 func (s *logs) shortOf(least uint64) error {
 	u, err := s.fs.GetDiskUsage(s.dir)
 	below := func(least uint64) *skep.Error {
@@ -238,8 +243,11 @@ func (s *logs) shortOf(least uint64) error {
 		return &skep.Error{Op: "raft's log", Kind: skep.Full, Field: "space in " + s.dir, Value: u.AvailBytes,
 			Limit: fmt.Sprintf("at least %d bytes free for it", least)}
 	}
-	full := below(leastSpace)
-	s.full.Store(full)
+	wanted := s.wanted.Load()
+	full := below(leastSpace + wanted)
+	if s.full.Store(full); full == nil {
+		s.wanted.CompareAndSwap(wanted, 0)
+	}
 	short := full != nil
 	if was := s.short.Swap(short); short && !was {
 		s.log.Error("no space for raft's log", "error", full)
@@ -268,14 +276,27 @@ func (s *logs) guarded(f func() error) error {
 		}()
 		done <- f()
 	}()
-	late := time.NewTimer(patience)
+	late := time.NewTicker(patience / patienceParts)
 	defer late.Stop()
+	return s.await(done, late.C)
+}
+
+// await waits for what done says, and fails the log after patienceParts of late.
+func (s *logs) await(done <-chan error, late <-chan time.Time) error {
+	for range patienceParts {
+		select {
+		case err := <-done:
+			return err
+		case <-late:
+		case <-s.failed:
+			return s.failure()
+		}
+	}
 	select {
 	case err := <-done:
 		return err
-	case <-late.C:
+	default:
 		s.fail(fmt.Errorf("no answer within %v", patience))
-	case <-s.failed:
 	}
 	return s.failure()
 }
@@ -441,6 +462,7 @@ func (s *logs) StoreLogs(list []*raft.Log) error {
 		encoded[i], size = b, size+uint64(len(b))
 	}
 	if !s.cut.Swap(false) { // else there was space when the log was cut
+		s.wanted.Store(max(s.wanted.Load(), size)) // where there is enough, it is 0 again
 		if err := s.space(leastSpace + size); err != nil {
 			return err
 		}

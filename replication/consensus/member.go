@@ -83,7 +83,7 @@ type Member struct {
 	o         Options
 	log       *slog.Logger
 	logs      *logs
-	snapshots raft.SnapshotStore
+	snapshots snapshots
 	peers     *peers
 	raft      *raft.Raft
 	machine   machine
@@ -206,6 +206,13 @@ func (m *Member) open() (err error) {
 	read := &stopped{o: *o, logs: m.logs, snapshots: m.snapshots, machine: machine{changed: func() {}}}
 	if err := read.replay(); err != nil {
 		return err
+	}
+	if len(read.damaged) > 0 {
+		m.log.Warn("an older snapshot of the map is used: newer ones cannot be read, and are set aside",
+			"snapshots", read.damaged, "in", filepath.Join(m.snapshots.dir, damagedDir))
+		if err := m.snapshots.setAside(read.damaged); err != nil {
+			m.log.Error("they are not set aside, and nodes are sent what cannot be read", "error", err)
+		}
 	}
 	if m.raft, err = raft.NewRaft(m.config(), &m.machine, m.logs, m.logs, m.snapshots, trans); err != nil {
 		return failed(err)

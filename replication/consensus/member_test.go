@@ -216,3 +216,29 @@ func TestVotersFollowTheMap(t *testing.T) {
 		require.NoError(t, err)
 	})
 }
+
+// Who could vote is known in one node's time, however many are silent: they are down only after that. One among them
+// that answers votes.
+func TestSilentNodesAreAskedAtOnce(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		const nodes = askedAtOnce
+		w := newWorld()
+		defer w.end(t)
+		for id := 2; id <= nodes; id++ {
+			w.listen(nodeOf(id).Peer) // and nobody accepts
+		}
+		m := w.start(t, 1, mapOf(nodes))
+		f := m.raft.GetConfiguration()
+		eventually(t, "all are members", func() bool {
+			f = m.raft.GetConfiguration()
+			return f.Error() == nil && len(f.Configuration().Servers) == nodes
+		})
+		began := time.Now()
+		what, _ := m.step(f.Configuration(), f.Index())
+		require.Empty(t, what)
+		require.LessOrEqual(t, time.Since(began), ioTimeout)
+		w.start(t, nodes, nil)
+		w.awaitVoters(t, 1, nodes)
+	})
+}

@@ -3,6 +3,7 @@ package consensus
 import (
 	"cmp"
 	"context"
+	"math/rand/v2"
 	"slices"
 	"sync"
 	"time"
@@ -127,11 +128,9 @@ func (m *Member) step(c raft.Configuration, index uint64) (string, func() raft.F
 	}
 	want := voters(len(now.Nodes))
 	if voting < want {
-		for _, n := range may {
-			if m.hasLog(n, index) {
-				id, at := serverID(n.ID), address(n.ID, n.Peer)
-				return "vote: " + n.Name, func() raft.Future { return m.raft.AddVoter(id, at, index, proposeTimeout) }
-			}
+		if n := m.firstWithLog(may, index); n != nil {
+			id, at := serverID(n.ID), address(n.ID, n.Peer)
+			return "vote: " + n.Name, func() raft.Future { return m.raft.AddVoter(id, at, index, proposeTimeout) }
 		}
 	}
 	self := serverID(m.o.ID)
@@ -233,10 +232,30 @@ func byID(nodes []clustermap.Node) []clustermap.Node {
 	return out
 }
 
-// hasLog says whether a node answers, and has nearly all that is agreed on, and the configuration at index.
-func (m *Member) hasLog(n clustermap.Node, index uint64) bool {
+// firstWithLog is the first of these nodes that answers, and has nearly all that is agreed on, and the configuration at
+// index; nil: none. It takes ioTimeout at most, as silent nodes are not down before it is known: of more than are asked
+// at once those are drawn that are.
+func (m *Member) firstWithLog(nodes []clustermap.Node, index uint64) *clustermap.Node {
+	if len(nodes) > askedAtOnce {
+		rand.Shuffle(len(nodes), func(i, j int) { nodes[i], nodes[j] = nodes[j], nodes[i] })
+		nodes = nodes[:askedAtOnce]
+	}
 	ctx, cancel := context.WithTimeout(context.Background(), ioTimeout)
+	var wait sync.WaitGroup
+	defer wait.Wait()
 	defer cancel()
-	r, err := m.peers.call(ctx, n.ID, n.Peer, request{})
-	return err == nil && r.Applied >= index && r.Applied+caughtUp >= m.raft.CommitIndex()
+	has := make([]chan bool, len(nodes))
+	for i, n := range nodes {
+		has[i] = make(chan bool, 1)
+		wait.Go(func() {
+			r, err := m.peers.call(ctx, n.ID, n.Peer, request{})
+			has[i] <- err == nil && r.Applied >= index && r.Applied+caughtUp >= m.raft.CommitIndex()
+		})
+	}
+	for i := range nodes {
+		if <-has[i] {
+			return &nodes[i]
+		}
+	}
+	return nil
 }

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/cockroachdb/pebble/v2"
@@ -30,21 +31,67 @@ const snapshotsPrefix = "of-"
 
 // openSnapshots opens the snapshots that go with a log: what an earlier cluster of the node left is not among them.
 // looking: where there are none yet, no directory is made for them.
-func openSnapshots(o *Options, s *logs, looking bool) (raft.SnapshotStore, error) {
+func openSnapshots(o *Options, s *logs, looking bool) (out snapshots, err error) {
 	base, err := s.Get(snapshotsKey)
 	if err != nil && !errors.Is(err, errNoValue) {
-		return nil, err
+		return out, err
 	}
 	if o.SnapshotsIn != nil {
-		return o.SnapshotsIn(string(base))
+		out.SnapshotStore, err = o.SnapshotsIn(string(base))
+		return out, err
 	}
-	dir := filepath.Join(o.Dir, string(base))
+	out.dir = filepath.Join(o.Dir, string(base))
 	if looking {
-		if _, err := os.Stat(filepath.Join(dir, "snapshots")); errors.Is(err, os.ErrNotExist) {
-			return raft.NewDiscardSnapshotStore(), nil
+		if _, err := os.Stat(filepath.Join(out.dir, "snapshots")); errors.Is(err, os.ErrNotExist) {
+			out.SnapshotStore = raft.NewDiscardSnapshotStore()
+			return out, nil
 		}
 	}
-	return raft.NewFileSnapshotStoreWithLogger(dir, snapshotsKept, hclogOf(o.Logger))
+	out.SnapshotStore, err = raft.NewFileSnapshotStoreWithLogger(out.dir, snapshotsKept, hclogOf(o.Logger))
+	return out, err
+}
+
+// snapshots are those that go with a log, in files below dir; in memory where that is empty, for tests.
+type snapshots struct {
+	raft.SnapshotStore
+	dir string
+}
+
+// newest is the last entry of the newest one, by the names of their directories: List skips those whose meta.json
+// cannot be read.
+func (s snapshots) newest() (index uint64) {
+	if s.dir == "" {
+		return 0
+	}
+	list, _ := os.ReadDir(filepath.Join(s.dir, "snapshots")) // List has read it
+	for _, e := range list {
+		parts := strings.Split(e.Name(), "-") // term, index, time; a temporary one's time is no number
+		if len(parts) != 3 {
+			continue
+		}
+		at, err := strconv.ParseUint(parts[1], 10, 64)
+		if _, err2 := strconv.ParseUint(parts[2], 10, 64); err == nil && err2 == nil {
+			index = max(index, at)
+		}
+	}
+	return index
+}
+
+// damagedDir is where snapshots lie that could not be read, beside the others.
+const damagedDir = "damaged"
+
+// setAside moves snapshots that cannot be read there, in place of what was there. Raft sends other nodes the newest in
+// its list, whether it can be read or not, and keeps two: the next one would have the older go, which can be read.
+func (s snapshots) setAside(ids []string) error {
+	if s.dir == "" || len(ids) == 0 {
+		return nil
+	}
+	to := filepath.Join(s.dir, damagedDir)
+	err := errors.Join(os.RemoveAll(to), os.Mkdir(to, 0o700))
+	for _, id := range ids {
+		err = errors.Join(err, os.Rename(filepath.Join(s.dir, "snapshots", id), filepath.Join(to, id)))
+	}
+	return err
 }
 
 // dropSnapshots removes those of clusters that the node is of no more.
@@ -52,7 +99,7 @@ func dropSnapshots(o *Options, now identity) error {
 	if o.SnapshotsIn != nil {
 		return nil
 	}
-	err := os.RemoveAll(filepath.Join(o.Dir, "snapshots"))
+	err := errors.Join(os.RemoveAll(filepath.Join(o.Dir, "snapshots")), os.RemoveAll(filepath.Join(o.Dir, damagedDir)))
 	list, err2 := os.ReadDir(o.Dir)
 	err = errors.Join(err, err2)
 	for _, e := range list {
@@ -80,15 +127,16 @@ type Kept struct {
 type stopped struct {
 	o         Options
 	logs      *logs
-	snapshots raft.SnapshotStore
+	snapshots snapshots
 
 	of       identity // all 0: none
 	machine  machine
 	servers  raft.Configuration
-	snapshot uint64 // index of the last entry that it has
-	last     uint64 // index of the last entry
-	term     uint64 // the highest there is
-	changed  uint64 // term of the last change
+	snapshot uint64   // index of the last entry that it has
+	last     uint64   // index of the last entry
+	term     uint64   // the highest there is
+	changed  uint64   // term of the last change
+	damaged  []string // newer snapshots, which cannot be read
 }
 
 // openStopped opens and reads it; looking: nothing is changed.
@@ -135,7 +183,7 @@ func (s *stopped) replay() error {
 	if err != nil {
 		return &skep.Error{Op: op, Kind: skep.Failed, Field: "snapshots in", Value: s.o.Dir, Err: err}
 	}
-	kind := skep.Damaged
+	kind, most := skep.Damaged, s.snapshots.newest()
 	for _, meta := range list {
 		_, r, err := s.snapshots.Open(meta.ID)
 		if err == nil {
@@ -146,6 +194,7 @@ func (s *stopped) replay() error {
 			s.changed = meta.Term
 			break
 		}
+		s.damaged, most = append(s.damaged, meta.ID), max(most, meta.Index)
 		if skep.KindOf(err) == skep.Version {
 			kind = skep.Version
 		}
@@ -158,6 +207,10 @@ func (s *stopped) replay() error {
 		return err
 	}
 	s.last = max(s.snapshot, end)
+	if most > s.last { // it was sent the snapshot, or the log is gone: it would have forgotten what it agreed to
+		return &skep.Error{Op: op, Kind: kind, Field: "snapshot of entry", Value: most,
+			Limit: "one that can be read, as the log does not reach it"}
+	}
 	for i := s.snapshot + 1; i <= end; i++ {
 		var l raft.Log
 		if err := s.logs.GetLog(i, &l); errors.Is(err, raft.ErrLogNotFound) {

@@ -3,6 +3,7 @@
 package keeper
 
 import (
+	"cmp"
 	"context"
 	"slices"
 	"sync"
@@ -276,10 +277,13 @@ func (k *Keeper) Purge(ctx context.Context, p skep.Purge) error {
 }
 
 // DeleteNamespace implements skep.Namespacer, as Delete does. A node that was given the namespace since loses it, too.
+// Where the Store has it no more, an earlier try may have been given up before what was under way had landed: NotFound
+// comes once that has, and is gone.
 func (k *Keeper) DeleteNamespace(ctx context.Context, id skep.NamespaceID) error {
 	const op = "delete namespace"
-	if err := k.Store.DeleteNamespace(ctx, id); err != nil {
-		return err
+	own := k.Store.DeleteNamespace(ctx, id)
+	if own != nil && skep.KindOf(own) != skep.NotFound {
+		return own
 	}
 	if err := k.landed(ctx, op, func(f *Flight) bool { return f.space == id }); err != nil {
 		return err
@@ -297,13 +301,13 @@ func (k *Keeper) DeleteNamespace(ctx context.Context, id skep.NamespaceID) error
 	if lost != nil { // this node has the namespace no more: who deletes again finds it at that node
 		return lost
 	}
-	return k.recall(ctx, op, func(take func(sentKey)) {
+	return cmp.Or(k.recall(ctx, op, func(take func(sentKey)) {
 		for at := range k.sent {
 			if at.space == id {
 				take(at)
 			}
 		}
-	})
+	}), own)
 }
 
 // recall deletes at other nodes what went there lately: of what each takes. What did not get there, or may be on its way

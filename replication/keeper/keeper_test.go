@@ -3,6 +3,8 @@ package keeper
 import (
 	"context"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -145,6 +147,33 @@ func TestAGivenNamespaceIsForgotten(t *testing.T) {
 	require.NoError(t, k.DeleteNamespace(t.Context(), id))
 	require.Zero(t, to.all)
 	require.NoError(t, k.Close())
+}
+
+// Who deletes a namespace again, of which the first try was given up while a node was being given it, waits for that,
+// and has that node lose it.
+func TestADeletionAgainWaitsForWhatIsUnderWay(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		k := New(memstore.New(memstore.Options{}))
+		ns, err := k.OpenNamespace(t.Context(), skep.NamespaceSpec{Tenant: "t", Name: "n",
+			Shape: skep.Shape{Kind: skep.Opaque, BlockTokens: 4}, Chained: true})
+		require.NoError(t, err)
+		to := &there{}
+		f, err := k.Depart(t.Context(), ns.ID, nil)
+		require.NoError(t, err)
+		f.Opened(to)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		require.ErrorIs(t, k.DeleteNamespace(ctx, ns.ID), skep.Deadline)
+		again := make(chan error, 1)
+		go func() { again <- k.DeleteNamespace(t.Context(), ns.ID) }()
+		synctest.Wait()
+		require.Empty(t, again)
+		f.End()
+		require.ErrorIs(t, <-again, skep.NotFound)
+		require.Equal(t, 1, to.all)
+		require.NoError(t, k.Close())
+	})
 }
 
 func TestAKeeperHidesNothing(t *testing.T) {

@@ -3,6 +3,7 @@ package remote
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"sync"
@@ -74,7 +75,7 @@ which are lost with it.`,
 		for i, n := range m.Nodes {
 			wait.Go(func() {
 				x := &out.Nodes[i]
-				err := r.repairNode(ctx, n.Addr, m.Epoch, func(s member.Repair) {
+				err := r.repairNode(ctx, &n, m.Epoch, func(s member.Repair) {
 					mu.Lock()
 					defer mu.Unlock()
 					x.Repaired, x.Error = s.Repaired, s.Error
@@ -136,16 +137,18 @@ const (
 )
 
 // repairNode has a node repair by the map of that epoch or a later one, and waits until it has; told is called with how
-// it stands. One that keeps to an older map has moved nothing of what the newer one has elsewhere.
-func (r *remote) repairNode(ctx context.Context, addr string, epoch uint32, told func(member.Repair)) error {
+// it stands, and with what earlier rounds sent. One that keeps to an older map has moved nothing of what the newer one
+// has elsewhere. One that the map has down is to send nothing, if it runs, and says so by epoch 0.
+func (r *remote) repairNode(ctx context.Context, n *clustermap.Node, epoch uint32, told func(member.Repair)) error {
 	o := r.target.options("skep")
-	o.Addr = addr
+	o.Addr = n.Addr
 	c, err := wire.Dial(ctx, o)
 	if err != nil {
 		return err
 	}
 	defer c.Close()
 	want := int64(0) // the number of the first that begins after it was asked for; 0: it was not yet
+	var sent replication.Repaired
 	for stale := 0; ; {
 		wait := repairPoll
 		in, err := json.Marshal(member.AskRepair{Begin: want == 0})
@@ -157,25 +160,36 @@ func (r *remote) repairNode(ctx context.Context, addr string, epoch uint32, told
 			return err
 		}
 		var s member.Repairs
-		if err := json.Unmarshal(b, &s); err != nil {
+		var by struct {
+			Last struct {
+				Epoch *uint32 `json:"epoch"` // nil: the node's version has none
+			} `json:"last"`
+		}
+		if err := errors.Join(json.Unmarshal(b, &s), json.Unmarshal(b, &by)); err != nil {
 			return err
 		}
 		switch {
 		case want == 0:
 			want = s.Next
 		case s.Last != nil && s.Last.Number >= want:
+			s.Last.Copied, s.Last.Bytes = s.Last.Copied+sent.Copied, s.Last.Bytes+sent.Bytes
 			told(*s.Last)
-			switch by := s.Last.Epoch; {
-			case by >= max(epoch, 1) || s.Last.Error != "":
+			switch by := by.Last.Epoch; {
+			case s.Last.Error != "":
+				return nil
+			case by == nil:
+				return errors.New("it does not say by which map it went: its version is older than this command's")
+			case *by >= max(epoch, 1), *by == 0 && n.State == clustermap.Down:
 				return nil
 			case stale < staleTries:
-				stale, want, wait = stale+1, 0, staleWait
-			case by == 0:
-				return fmt.Errorf("it sent nothing: its own map has it down or not at all, or its version is older")
+				stale, want, wait, sent = stale+1, 0, staleWait, s.Last.Repaired
+			case *by == 0:
+				return errors.New("it sent nothing: its own map has it down or not at all")
 			default:
-				return fmt.Errorf("it went by the map of epoch %d, and the asked node has epoch %d", by, epoch)
+				return fmt.Errorf("it went by the map of epoch %d, and the asked node has epoch %d", *by, epoch)
 			}
 		case s.Running && s.Number >= want:
+			s.Copied, s.Bytes = s.Copied+sent.Copied, s.Bytes+sent.Bytes
 			told(s.Repair)
 		}
 		select {
