@@ -253,13 +253,21 @@ func (s *sharedMemory) offerFile(ctx context.Context, x *clientConn, a *Attached
 	}
 	detached := err == nil && !slices.Contains(s.files, a)
 	s.mu.Unlock()
-	if detached { // while it was offered: nobody else has the server unmap it
-		within, cancel := context.WithTimeout(x.c.ctx, x.c.opt.Patience)
-		defer cancel()
-		_, _ = x.call(within, frames.TypeDetachMemory, &frames.Number{N: a.number}, nil, nil) // else the connection's end
+	switch { // nobody else has the server unmap it
+	case detached: // while it was offered
+		x.unmap(a.number)
 		return errClosed
+	case errors.Is(err, skep.Deadline): // the server may have it, or take it yet
+		go x.unmap(a.number)
 	}
 	return err
+}
+
+// unmap has the server unmap a file; where that fails the connection's end does.
+func (x *clientConn) unmap(number uint64) {
+	within, cancel := context.WithTimeout(x.c.ctx, x.c.opt.Patience)
+	defer cancel()
+	_, _ = x.call(within, frames.TypeDetachMemory, &frames.Number{N: number}, nil, nil)
 }
 
 // sendFile sends a descriptor of its own: the memory's is closed when it is detached, and is another file's then.

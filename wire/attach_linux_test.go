@@ -529,3 +529,44 @@ func TestAFileThatIsAttachedAnewBesideADetach(t *testing.T) {
 	_, err = next.call(t.Context(), frames.TypeDetachMemory, &frames.Number{N: a.number}, nil, nil)
 	require.ErrorIs(t, err, skep.Invalid, "the server has unmapped it")
 }
+
+// slowRegister is a Store that takes memory of one size when it is told to.
+type slowRegister struct {
+	skep.Store
+	size    int
+	entered chan struct{}
+	goOn    chan struct{}
+}
+
+func (s *slowRegister) Register(mem []byte) (func(), error) {
+	if len(mem) == s.size {
+		s.entered <- struct{}{}
+		<-s.goOn
+	}
+	return s.Store.Register(mem)
+}
+
+// Attach gives up before the server answers: what the server maps then is unmapped.
+func TestAFileWhoseAttachEndedBeforeTheAnswer(t *testing.T) {
+	t.Parallel()
+	st := &slowRegister{Store: newMemstore(storetest.Config{}), size: 8 << 20, entered: make(chan struct{}),
+		goOn: make(chan struct{})}
+	r := serve(t, "unix", st, server.Options{})
+	o := r.options()
+	o.SharedMemory, o.Conns, o.Retries = 1, 1, -1
+	c := r.dial(t, o)
+	require.NoError(t, c.Attached(t.Context()))
+	_, mem := inMemory(t, st.size)
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() {
+		_, err := c.AttachFound(ctx, mem)
+		ended <- err
+	}()
+	<-st.entered
+	cancel()
+	require.ErrorIs(t, <-ended, skep.Deadline)
+	require.GreaterOrEqual(t, r.Stats().SharedBytes, int64(st.size))
+	close(st.goOn)
+	requireMapped(t, r, 0)
+}
