@@ -465,12 +465,13 @@ func (x *session) chains() []int {
 // Close implements skep.Session.
 func (x *session) Close(ctx context.Context) error {
 	x.cancel()
+	settled := false
 	select {
 	case <-x.brought:
+		settled = x.settled(ctx)
 	case <-ctx.Done():
-		return &skep.Error{Op: "close", Kind: skep.NotReleased, Err: ctx.Err()}
 	}
-	if !x.settled(ctx) {
+	if !settled {
 		return &skep.Error{Op: "close", Kind: skep.NotReleased, Err: ctx.Err()}
 	}
 	x.over = true
