@@ -2,11 +2,14 @@ package store
 
 import (
 	"bytes"
+	"encoding/json"
 	"io/fs"
 	"log/slog"
+	"maps"
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 
@@ -111,4 +114,25 @@ func TestStatsOfReuseAndPrograms(t *testing.T) {
 	require.Equal(t, []skep.ProgramStats{{Name: "agent-7", Blocks: 3, RestoredBlocks: 3}}, st.Programs)
 	require.Equal(t, "t", st.Tenants[0].Name)
 	require.Positive(t, st.Tenants[0].Bytes)
+}
+
+// Who adds an option says here whether it is shown: one that is a secret is of a type that hides it, as keys are.
+func TestOptionsThatAreShown(t *testing.T) {
+	t.Parallel()
+	shown := []string{"Admin", "Admission", "AdmissionGhosts", "Backend", "BackgroundRate", "BlockBytes", "CacheBytes",
+		"CallBytes", "CapacityBytes", "CatalogCacheBytes", "CatalogDir", "ChangeCapacity", "Degraded", "DeviceCount",
+		"Devices", "Dir", "EncryptionKeys", "EventBuffer", "FirstCome", "FlushBytes", "FlushInterval", "HealAfter",
+		"IOBytes", "IndexBytes", "LeasedBytes", "LogicalBlocks", "MemoryBytes", "MustExist", "NoRebalance", "NoRebuild",
+		"OpTimeout", "PinnedBytes", "Policy", "PrefetchBytes", "ReadInPlace", "ReadOnly", "ReserveBytes",
+		"RestorePolicy", "ReuseSamples", "ScrubRate", "SegmentBytes", "SpaceTimeout", "TenantBytes", "TenantNamespaces",
+		"WithoutKeys", "Workers", "WriteBudget", "WriterBytes"}
+	keys, err := ParseEncryptionKeys([]byte(strings.Repeat("a5", 32)))
+	require.NoError(t, err)
+	all := (&Options{EncryptionKeys: map[string][]EncryptionKey{"t": keys}}).shown()
+	require.Equal(t, shown, slices.Sorted(maps.Keys(all)))
+	text, err := json.Marshal(all)
+	require.NoError(t, err)
+	require.Contains(t, string(text), "[encryption key]")
+	require.NotContains(t, string(text), "a5a5")
+	require.NotContains(t, string(text), "165,165")
 }

@@ -112,19 +112,23 @@ func (a *AttachedMemory) Attached() error {
 func (a *AttachedMemory) Detach(ctx context.Context) error {
 	const op = "detach memory"
 	s := a.c.shared
-	s.mu.Lock()
-	s.settleLocked()
-	x := s.conn
-	known, live := slices.Contains(s.files, a), a.conn != nil && a.conn == x
-	tainted := s.book.Tainted(reuse.Span{Off: a.at(), Len: int64(len(a.mem))})
-	s.mu.Unlock()
-	switch {
-	case !known && tainted: // the Client was closed
-		return notReleased(op)
-	case !known:
-		return nil
-	}
-	if live {
+	for ended := (*clientConn)(nil); ; { // a connection that has ended since, whose server unmaps it by itself
+		s.mu.Lock()
+		s.settleLocked()
+		x, known := s.conn, slices.Contains(s.files, a)
+		live := known && a.conn != nil && a.conn == x && x != ended
+		tainted := s.book.Tainted(reuse.Span{Off: a.at(), Len: int64(len(a.mem))})
+		used := tainted || known && s.usedLocked(a.mem)
+		if !live && !used { // under the lock: nobody attaches it to another connection in between
+			s.forgetLocked(a)
+		}
+		s.mu.Unlock()
+		switch {
+		case !live && used: // an unknown one: the Client was closed
+			return notReleased(op)
+		case !live:
+			return nil
+		}
 		within, cancel := context.WithTimeout(ctx, a.c.opt.Patience)
 		_, err := x.call(within, frames.TypeDetachMemory, &frames.Number{N: a.number}, nil, nil)
 		cancel()
@@ -135,15 +139,8 @@ func (a *AttachedMemory) Detach(ctx context.Context) error {
 		case k != skep.Unavailable && k != skep.Closed:
 			return err
 		}
+		ended = x
 	}
-	s.mu.Lock()
-	used := s.book.Tainted(reuse.Span{Off: a.at(), Len: int64(len(a.mem))}) || s.usedLocked(a.mem)
-	s.mu.Unlock()
-	if used {
-		return notReleased(op)
-	}
-	s.forgetFile(a)
-	return nil
 }
 
 // usedLocked says whether a session that is not over has destinations in mem, or a put under way reads there.
@@ -191,12 +188,13 @@ func (s *sharedMemory) enlistFile(a *AttachedMemory) error {
 
 func (s *sharedMemory) forgetFile(a *AttachedMemory) {
 	s.mu.Lock()
-	i := slices.Index(s.files, a)
-	if i >= 0 {
+	defer s.mu.Unlock()
+	s.forgetLocked(a)
+}
+
+func (s *sharedMemory) forgetLocked(a *AttachedMemory) {
+	if i := slices.Index(s.files, a); i >= 0 {
 		s.files = slices.Delete(slices.Clone(s.files), i, i+1)
-	}
-	s.mu.Unlock()
-	if i >= 0 {
 		link.CloseReceived([]int{a.fd})
 	}
 }
@@ -255,13 +253,21 @@ func (s *sharedMemory) offerFile(ctx context.Context, x *clientConn, a *Attached
 	}
 	detached := err == nil && !slices.Contains(s.files, a)
 	s.mu.Unlock()
-	if detached { // while it was offered: nobody else has the server unmap it
-		within, cancel := context.WithTimeout(x.c.ctx, x.c.opt.Patience)
-		defer cancel()
-		_, _ = x.call(within, frames.TypeDetachMemory, &frames.Number{N: a.number}, nil, nil) // else the connection's end
+	switch { // nobody else has the server unmap it
+	case detached: // while it was offered
+		x.unmap(a.number)
 		return errClosed
+	case errors.Is(err, skep.Deadline): // the server may have it, or take it yet
+		go x.unmap(a.number)
 	}
 	return err
+}
+
+// unmap has the server unmap a file; where that fails the connection's end does.
+func (x *clientConn) unmap(number uint64) {
+	within, cancel := context.WithTimeout(x.c.ctx, x.c.opt.Patience)
+	defer cancel()
+	_, _ = x.call(within, frames.TypeDetachMemory, &frames.Number{N: number}, nil, nil)
 }
 
 // sendFile sends a descriptor of its own: the memory's is closed when it is detached, and is another file's then.

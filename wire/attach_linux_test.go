@@ -499,3 +499,74 @@ func TestAFileThatIsDetachedIsSentAsItIs(t *testing.T) {
 	_, err = x.call(t.Context(), frames.TypeDetachMemory, &frames.Number{N: a.number}, nil, nil)
 	require.ErrorIs(t, err, skep.Invalid, "the server has unmapped it")
 }
+
+// A file is attached to the next connection while Detach asks over the one before, which ends without an answer: the
+// next one's server is asked, too.
+func TestAFileThatIsAttachedAnewBesideADetach(t *testing.T) {
+	t.Parallel()
+	_, c := attaching(t, server.Options{})
+	_, mem := inMemory(t, 1<<20)
+	a, err := c.AttachFound(t.Context(), mem)
+	require.NoError(t, err)
+	before := c.slots[0].conn
+	<-before.l.Write // by a frame that its server does not take
+	ended := make(chan error, 1)
+	go func() { ended <- a.Detach(context.Background()) }()
+	require.Eventually(t, func() bool {
+		before.mu.Lock()
+		defer before.mu.Unlock()
+		return len(before.pending) > 0
+	}, time.Minute, time.Millisecond)
+	before.l.Conn.Close()
+	<-before.stopped
+	next, err := c.conn(t.Context(), 0)
+	require.NoError(t, err)
+	require.NotSame(t, before, next)
+	require.NoError(t, a.Attached())
+	before.l.Write <- struct{}{}
+	require.NoError(t, <-ended)
+	require.Empty(t, c.shared.files)
+	_, err = next.call(t.Context(), frames.TypeDetachMemory, &frames.Number{N: a.number}, nil, nil)
+	require.ErrorIs(t, err, skep.Invalid, "the server has unmapped it")
+}
+
+// slowRegister is a Store that takes memory of one size when it is told to.
+type slowRegister struct {
+	skep.Store
+	size    int
+	entered chan struct{}
+	goOn    chan struct{}
+}
+
+func (s *slowRegister) Register(mem []byte) (func(), error) {
+	if len(mem) == s.size {
+		s.entered <- struct{}{}
+		<-s.goOn
+	}
+	return s.Store.Register(mem)
+}
+
+// Attach gives up before the server answers: what the server maps then is unmapped.
+func TestAFileWhoseAttachEndedBeforeTheAnswer(t *testing.T) {
+	t.Parallel()
+	st := &slowRegister{Store: newMemstore(storetest.Config{}), size: 8 << 20, entered: make(chan struct{}),
+		goOn: make(chan struct{})}
+	r := serve(t, "unix", st, server.Options{})
+	o := r.options()
+	o.SharedMemory, o.Conns, o.Retries = 1, 1, -1
+	c := r.dial(t, o)
+	require.NoError(t, c.Attached(t.Context()))
+	_, mem := inMemory(t, st.size)
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() {
+		_, err := c.AttachFound(ctx, mem)
+		ended <- err
+	}()
+	<-st.entered
+	cancel()
+	require.ErrorIs(t, <-ended, skep.Deadline)
+	require.GreaterOrEqual(t, r.Stats().SharedBytes, int64(st.size))
+	close(st.goOn)
+	requireMapped(t, r, 0)
+}

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -380,4 +381,40 @@ func errorIn(t *testing.T, body []byte) error {
 	var e frames.ErrorBody
 	require.NoError(t, frames.Decode(frames.TypeError, body, &e))
 	return e.Err()
+}
+
+// asked counts how often a Store is asked for a namespace.
+type asked struct {
+	skep.Store
+	n atomic.Int64
+}
+
+func (a *asked) FindNamespace(ctx context.Context, id skep.NamespaceID) (skep.NamespaceInfo, error) {
+	a.n.Add(1)
+	return a.Store.FindNamespace(ctx, id)
+}
+
+// A namespace of another tenant, which the server remembers, and one that is not there take the same way: the Store is
+// asked for both, or the time that an answer takes would tell them apart.
+func TestAnotherTenantsNamespaceIsAskedForLikeNone(t *testing.T) {
+	t.Parallel()
+	st := &asked{Store: newMemstore(storetest.Config{})}
+	r := serve(t, "tcp", st, server.Options{Auth: directory(t)})
+	o := r.options()
+	o.Token = tokenA
+	a := r.dial(t, o)
+	o.Token = tokenB
+	b := r.dial(t, o)
+	ch := chainOf(t, a, "a", 1)
+	asks := func(c *Client, id skep.NamespaceID, kind error) int64 {
+		before := st.n.Load()
+		_, err := c.Lookup(t.Context(), &skep.LookupRequest{Scope: skep.Scope{Namespace: id}, Keys: ch.Keys,
+			Lease: skep.NoLease})
+		require.ErrorIs(t, err, kind)
+		return st.n.Load() - before
+	}
+	none := asks(b, ch.Namespace+100, skep.NotFound)
+	require.Positive(t, none)
+	require.Equal(t, none, asks(b, ch.Namespace, skep.NotFound))
+	require.Zero(t, asks(a, ch.Namespace, nil), "its own is remembered")
 }

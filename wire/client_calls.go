@@ -171,8 +171,7 @@ func (c *Client) LookupRuns(ctx context.Context, r *skep.RunsRequest) (out skep.
 	return skep.RunsResult{Runs: m.Runs, Lease: since(&m.Lease, asked), LeaseDenied: m.Denied, Tiers: tiersOf(m.Tiers)}, nil
 }
 
-// since is the lease as a client may rely on it: from when it asked, not from when the
-// answer came.
+// since is the lease as a client may rely on it: from when it asked, not from when the answer came.
 func since(l *frames.Lease, asked time.Time) skep.Lease {
 	if l.ID == 0 {
 		return skep.Lease{}

@@ -272,7 +272,7 @@ func (x *clientConn) checkLife(silence time.Duration) {
 	// This process was stopped, and has read nothing.
 	late := x.looked != 0 && time.Duration(now-x.looked) > max(silence/2, time.Second)
 	x.looked = now
-	if n := x.l.Moved.Load(); n != x.moved || late { // in the middle of a long frame, too
+	if n := x.l.Progress(); n != x.moved || late { // in the middle of a long frame, too
 		x.moved = n
 		x.heard.Store(now)
 	}

@@ -199,7 +199,7 @@ func (s *clientSession) bytes(l *link.Link, t *layout.ChainPlan, p *frames.Piece
 		block, _ := t.Chunk(a.item)
 		s.slots = t.Places(s.slots, block, a.spans, int64(p.Offset), int64(p.Len))
 	}
-	if !s.enter() {
+	if !s.enter(a.chain) {
 		a.drop = true
 		return l.Discard(p.Len)
 	}
@@ -257,12 +257,14 @@ func (s *clientSession) complete(t *layout.ChainPlan, p *frames.Piece, last int6
 	case a.data != nil:
 		block, _ := t.Chunk(a.item)
 		rest := a.data
-		if s.enter() {
+		if s.enter(a.chain) {
 			for _, sp := range a.spans {
 				t.Copy(block, sp.Off, rest[:sp.Len])
 				rest = rest[sp.Len:]
 			}
 			s.leave()
+		} else {
+			out = skep.Chunk{Err: frames.ErrStopped}
 		}
 		buffers.Put(a.data)
 	}

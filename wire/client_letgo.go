@@ -33,12 +33,11 @@ func (s *clientSession) LetGo() bool {
 	return true
 }
 
-// enter is called by the connection's reader before it writes to a destination; false: it may not. It leaves
-// then.
-func (s *clientSession) enter() bool {
+// enter is called by the connection's reader before it writes to a destination; false: it may not. Else it leaves.
+func (s *clientSession) enter(chain int) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.ended != nil {
+	if s.ended != nil || s.stopped[chain] { // the rest of a chunk may come behind the Stop's answer
 		return false
 	}
 	s.landing = true

@@ -406,11 +406,20 @@ func (s *clientSession) ask(ctx context.Context, t frames.Type, m frames.Message
 	}
 	within, cancel := context.WithTimeout(ctx, s.c.opt.Timeout)
 	defer cancel()
-	_, err := s.x.call(within, t, m, nil, out)
-	if err != nil {
-		return s.c.verdict(ctx, within, spec{op: t.String()}, err)
+	for try := 0; ; try++ {
+		_, err := s.x.call(within, t, m, nil, out)
+		if err == nil {
+			return nil
+		}
+		wait, again := s.c.again(spec{}, err, true)
+		if !again || out != nil || try >= s.c.opt.Retries { // who waits for a claim computes meanwhile
+			return s.c.verdict(ctx, within, spec{op: t.String()}, err)
+		}
+		select {
+		case <-time.After(wait):
+		case <-within.Done():
+		}
 	}
-	return nil
 }
 
 func (s *clientSession) checkChain(op string, chain int) error {

@@ -1,6 +1,7 @@
 package wire
 
 import (
+	"bytes"
 	"context"
 	"net"
 	"runtime"
@@ -292,6 +293,35 @@ func TestPiecesOfOneChunkAgreeOnItsSize(t *testing.T) {
 	require.NoError(t, s.piece(l, &frames.Piece{Bytes: 3000, Len: 1000}))
 	require.ErrorIs(t, s.piece(l, &frames.Piece{Bytes: 1 << 20, Offset: 1000, Len: 1 << 19}), skep.Damaged)
 	require.ErrorIs(t, s.piece(l, &frames.Piece{Bytes: 3000, Offset: 1 << 63, Len: 1<<63 + 100}), skep.Damaged)
+}
+
+// A chain is stopped in the middle of a chunk: the rest of it, which comes behind the answer to the Stop, is written
+// nowhere.
+func TestTheRestOfAChunkOfAStoppedChain(t *testing.T) {
+	t.Parallel()
+	a, b := net.Pipe()
+	defer a.Close()
+	defer b.Close()
+	payload := bytes.Repeat([]byte{7}, 3000)
+	go func() { _, _ = b.Write(payload) }()
+	mem := make([]byte, 4096)
+	x, err := layout.PlanChain(&skep.Chain{Keys: make([]skep.Key, 1),
+		Dest: skep.Destination{Memory: mem, Stride: 4096}}, skep.Shape{BlockTokens: 1})
+	require.NoError(t, err)
+	s := &clientSession{c: &Client{}, chains: []*layout.ChainPlan{x}, got: [][]uint64{{0}}, left: 1, credit: 1 << 20,
+		stopped: make([]bool, 1), landed: make(chan struct{}, 1)}
+	piece := func(off, n uint64) *frames.Piece {
+		sum := frames.Sum{Kind: frames.SumCRC32, Len: n, Check: link.SumOver(frames.SumCRC32, payload[off:off+n])}
+		return &frames.Piece{Bytes: 3000, Offset: off, Len: n, Sums: []frames.Sum{sum}}
+	}
+	l := link.New(a, time.Minute, frames.SlowestRate)
+	require.NoError(t, s.piece(l, piece(0, 1000)))
+	require.Equal(t, payload[:1000], mem[:1000])
+	s.stopped[0] = true // as Stop does
+	require.NoError(t, s.piece(l, piece(1000, 2000)))
+	require.Equal(t, make([]byte, 3096), mem[1000:])
+	require.Len(t, s.ready, 1)
+	require.ErrorIs(t, s.ready[0].Err, skep.Stopped)
 }
 
 // A caller waits for a connection that others are making no longer than its own context.

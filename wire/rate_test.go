@@ -52,6 +52,39 @@ func TestStreamsOfEventsAreRated(t *testing.T) {
 	require.NoError(t, begin(3))
 }
 
+// A Reprioritise that is refused for its tenant's rate is sent again, and what gives back what a call took is not refused.
+func TestWhatASessionIsToldAtItsRate(t *testing.T) {
+	t.Parallel()
+	d, a, advance := rated(t, auth.Limits{RequestsPerSecond: 1000})
+	spent := func() {
+		for ok := true; ok; {
+			_, ok = a.Admit(1, 0)
+		}
+	}
+	var refused atomic.Int64
+	r := serve(t, "tcp", newMemstore(storetest.Config{}), server.Options{Auth: d, Observe: func(c server.Call) {
+		if c.Type == frames.TypeReprioritise && c.Err != nil {
+			refused.Add(1)
+			advance(time.Second)
+		}
+	}})
+	o := r.options()
+	o.Token, o.Conns = tokenA, 1
+	c := r.dial(t, o)
+	ch := chainOf(t, c, "a", 1)
+	s, err := c.Restore(t.Context(), &skep.RestoreRequest{Chains: []skep.Chain{ch}})
+	require.NoError(t, err)
+	x := c.slots[0].conn
+	spent()
+	require.NoError(t, s.Reprioritise(t.Context(), 0, 1, time.Time{}))
+	require.EqualValues(t, 1, refused.Load())
+	spent()
+	_, err = x.call(t.Context(), frames.TypeEnd, &frames.Number{N: s.(*clientSession).id}, nil, nil)
+	require.NoError(t, err)
+	_, err = x.call(t.Context(), frames.TypeLookup, &frames.LookupRequest{}, nil, nil)
+	require.ErrorIs(t, err, skep.Overloaded)
+}
+
 // scans is a store whose snapshots go on until the test lets them end, and which counts those that are being read.
 type scans struct {
 	skep.Store

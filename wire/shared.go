@@ -64,8 +64,7 @@ func newSharedMemory(size int64) (_ *sharedMemory, err error) {
 	return s, nil
 }
 
-// close is called when every connection has ended. Memory that is still lent stays
-// mapped.
+// close is called when every connection has ended. Memory that is still lent stays mapped.
 func (s *sharedMemory) close() error {
 	s.mu.Lock()
 	if s.closed {
@@ -122,8 +121,7 @@ func (s *sharedMemory) offer(ctx context.Context, x *clientConn) error {
 	s.conn = nil
 	s.mu.Unlock()
 	if err := x.sendWith(ctx, frames.TypeAttach, &frames.AttachRequest{Size: uint64(s.size), Entries: ringEntries},
-		s.mem.Fd(),
-		s.event.Fd()); err != nil {
+		s.mem.Fd(), s.event.Fd()); err != nil {
 		return err
 	}
 	// Only now does no earlier session write to the ring.

@@ -221,6 +221,10 @@ func (s *Store) takeIn(ctx context.Context, name string, l *listed) error {
 				s.withdraw(ctx, sp, sp.settleUnsure(l)...)
 			}
 			return errors.Join(full, s.pay(ctx, sp))
+		case kind == skep.Version: // a newer node says what is deleted: nothing is found until this one can read it
+			sp.keepOnly(l)
+			sp.unlearn()
+			return errors.Join(err, s.pay(ctx, sp))
 		default:
 			return errors.Join(err, s.pay(ctx, sp))
 		}

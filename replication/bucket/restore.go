@@ -157,11 +157,12 @@ type session struct {
 	brought      chan struct{} // closed when what comes has been fetched
 
 	mu      sync.Mutex
-	then    part         // nil: not yet
-	stopped map[int]bool // chains of the caller's
-	never   map[int]bool // those that were when the second part began
-	over    bool         // closed
-	ended   atomic.Bool  // the first part is delivered
+	then    part          // nil: not yet
+	begins  chan struct{} // closed when the second part has begun or not; nil: nobody begins it
+	stopped map[int]bool  // chains of the caller's
+	never   map[int]bool  // those that were when the second part began
+	over    bool          // closed
+	ended   atomic.Bool   // the first part is delivered
 	turns   []turn
 	lent    atomic.Int64  // bytes of the first part that the caller has
 	back    chan struct{} // has one when some came back
@@ -285,12 +286,14 @@ func (x *session) second(ctx context.Context) (part, error) {
 			return nil, late()
 		}
 	}
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	if x.over {
-		return nil, &skep.Error{Op: "restore", Kind: skep.Closed}
+	if !x.settled(ctx) {
+		return nil, late()
 	}
-	if x.then != nil {
+	if x.over || x.then != nil {
+		defer x.mu.Unlock()
+		if x.over {
+			return nil, &skep.Error{Op: "restore", Kind: skep.Closed}
+		}
 		return x.then, nil
 	}
 	for i, chain := range x.late {
@@ -301,23 +304,48 @@ func (x *session) second(ctx context.Context) (part, error) {
 	if x.later.Window > 0 {
 		x.later.Window = max(1, x.later.Window-x.lent.Load())
 	}
+	x.never, x.begins = maps.Clone(x.stopped), make(chan struct{})
+	x.mu.Unlock() // the Store may wait for drives: who asks something of the first part does not
 	var then part
 	then, err := x.s.Store.Restore(context.WithoutCancel(ctx), &x.later)
 	if err != nil {
 		then, err = missing(&x.later, x.cuts, err), nil
 	}
-	x.then, x.never = then, maps.Clone(x.stopped)
+	x.mu.Lock()
+	x.then = then
+	turns := x.turns
+	x.mu.Unlock()
 	for i, chain := range x.late {
-		if x.stopped[chain] {
+		if x.never[chain] {
 			err = errors.Join(err, then.Stop(ctx, i))
 		}
-		for _, t := range x.turns {
-			if t.chain == chain && !x.stopped[chain] {
+		for _, t := range turns {
+			if t.chain == chain && !x.never[chain] {
 				err = errors.Join(err, then.Reprioritise(ctx, i, t.priority, t.deadline))
 			}
 		}
 	}
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	close(x.begins)
+	x.begins = nil
 	return then, err
+}
+
+// settled takes mu while nobody begins the second part; false: ctx has ended, and mu is not taken.
+func (x *session) settled(ctx context.Context) bool {
+	x.mu.Lock()
+	for x.begins != nil {
+		begins := x.begins
+		x.mu.Unlock()
+		select {
+		case <-begins:
+		case <-ctx.Done():
+			return false
+		}
+		x.mu.Lock()
+	}
+	return true
 }
 
 // Next implements skep.Session.
@@ -359,15 +387,20 @@ func (x *session) Next(ctx context.Context, into []skep.Chunk) (int, error) {
 	return n, err
 }
 
-// parts are the sessions that have a chain of the caller's, and its number there. Nobody else waits meanwhile: a Stop may
-// for a drive.
-func (x *session) parts(chain int, call func(ses part, chain int) error) (err error) {
-	x.mu.Lock()
-	then := x.then
-	x.mu.Unlock()
+// parts are the sessions that have a chain of the caller's, and its number there: a second one that is about to begin is
+// waited for. Nobody else waits meanwhile: a Stop may for a drive.
+func (x *session) parts(ctx context.Context, chain int, call func(ses part, chain int) error) (err error) {
 	i, j := slices.Index(x.early, chain), slices.Index(x.late, chain)
 	if i < 0 && j < 0 {
 		return skep.Invalidf("session", "chain", chain, "one of the request")
+	}
+	var then part
+	if j >= 0 {
+		if !x.settled(ctx) {
+			return &skep.Error{Op: "session", Kind: skep.Deadline, Err: ctx.Err()}
+		}
+		then = x.then
+		x.mu.Unlock()
 	}
 	if i >= 0 {
 		err = call(x.now, i)
@@ -394,11 +427,11 @@ func (x *session) Direction(ctx context.Context, chain int) (skep.Direction, err
 func (x *session) Reprioritise(ctx context.Context, chain, priority int, deadline time.Time) error {
 	x.mu.Lock()
 	if x.then == nil && slices.Contains(x.late, chain) {
-		x.turns = append(slices.DeleteFunc(x.turns, func(t turn) bool { return t.chain == chain }),
+		x.turns = append(slices.DeleteFunc(slices.Clone(x.turns), func(t turn) bool { return t.chain == chain }),
 			turn{chain, priority, deadline})
 	}
 	x.mu.Unlock()
-	return x.parts(chain, func(ses part, chain int) error {
+	return x.parts(ctx, chain, func(ses part, chain int) error {
 		return ses.Reprioritise(ctx, chain, priority, deadline)
 	})
 }
@@ -412,7 +445,7 @@ func (x *session) Stop(ctx context.Context, chain int) error {
 		x.mu.Lock()
 		x.stopped[chain] = true
 		x.mu.Unlock()
-		return x.parts(chain, func(ses part, chain int) error { return ses.Stop(ctx, chain) })
+		return x.parts(ctx, chain, func(ses part, chain int) error { return ses.Stop(ctx, chain) })
 	}
 	x.cancel()
 	var err error
@@ -432,12 +465,15 @@ func (x *session) chains() []int {
 // Close implements skep.Session.
 func (x *session) Close(ctx context.Context) error {
 	x.cancel()
+	settled := false
 	select {
 	case <-x.brought:
+		settled = x.settled(ctx)
 	case <-ctx.Done():
+	}
+	if !settled {
 		return &skep.Error{Op: "close", Kind: skep.NotReleased, Err: ctx.Err()}
 	}
-	x.mu.Lock()
 	x.over = true
 	then := x.then
 	x.mu.Unlock()

@@ -235,9 +235,64 @@ func TestNobodyWaitsForAPartOfASession(t *testing.T) {
 	t.Parallel()
 	x := &session{early: []int{0}}
 	asked := false
-	require.NoError(t, x.parts(0, func(part, int) error {
+	require.NoError(t, x.parts(t.Context(), 0, func(part, int) error {
 		asked = x.mu.TryLock()
 		return nil
 	}))
 	require.True(t, asked)
+}
+
+// waits is a Store whose restores from the second on begin when they are told to.
+type waits struct {
+	*memstore.Store
+	restores      atomic.Int64
+	entered, goOn chan struct{}
+}
+
+func (w *waits) Restore(ctx context.Context, q *skep.RestoreRequest) (skep.Session, error) {
+	if w.restores.Add(1) > 1 {
+		w.entered <- struct{}{}
+		<-w.goOn
+	}
+	return w.Store.Restore(ctx, q)
+}
+
+// While the Store begins the second part, the first one answers, and who has to wait for the second does so no longer than
+// their context; then all of it comes, and is closed.
+func TestNobodyWaitsForTheSecondPartToBegin(t *testing.T) {
+	t.Parallel()
+	b := newShelf()
+	first := newNode(t, options(b), 0)
+	keys := chain(1, 16)
+	first.put(keys)
+	first.look()
+	own := &waits{Store: memstore.New(memstore.Options{}), entered: make(chan struct{}), goOn: make(chan struct{})}
+	s, err := New(own, options(b))
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, s.Close()) })
+	n := &node{Store: s, t: t, own: own.Store}
+	_ = n.turn()
+	n.open("n")
+	other := chain(2, 4)
+	n.put(keys[:4])
+	n.put(other)
+	require.Equal(t, 16, n.find(keys))
+	ses := n.begin(keys, other)
+	type end struct {
+		blocks int
+		err    error
+	}
+	ended := make(chan end, 1)
+	go func() {
+		blocks, err := drain(context.Background(), ses)
+		ended <- end{blocks, err}
+	}()
+	<-own.entered
+	require.NoError(t, ses.Reprioritise(t.Context(), 1, 5, time.Time{}), "a chain of the first part")
+	over, cancel := context.WithCancel(t.Context())
+	cancel()
+	require.ErrorIs(t, ses.Stop(over, 0), skep.Deadline)
+	close(own.goOn)
+	require.Equal(t, end{20, nil}, <-ended)
+	require.NoError(t, ses.Close(t.Context()))
 }

@@ -47,6 +47,28 @@ func TestADeletionAfterALookThatEndedEarly(t *testing.T) {
 	require.Zero(t, b.calls["list"])
 }
 
+// A node of an older version than one that deletes does not know what is deleted: it finds nothing that it knew of
+// the namespace, until it can read that.
+func TestADeletionOfANewerVersion(t *testing.T) {
+	t.Parallel()
+	b := newShelf()
+	newer, older, keys := newNode(t, options(b), 0), newNode(t, options(b), 0), chain(1, 8)
+	newer.put(keys)
+	newer.look()
+	older.look()
+	require.Equal(t, 8, older.find(keys))
+	_, err := newer.Delete(t.Context(), newer.scope(), keys[4:])
+	require.NoError(t, err)
+	said := b.named(deletedDir)[0]
+	was := b.objects[said]
+	b.set(func() { b.objects[said] = make([]byte, 2*trailerSize) })
+	require.ErrorIs(t, older.turn(), skep.Version)
+	require.Zero(t, older.find(keys))
+	b.set(func() { b.objects[said] = was })
+	older.look()
+	require.Equal(t, 4, older.find(keys))
+}
+
 // A deletion is given up while an object with its keys is on its way, and the object is refused once it is there. The
 // deletion that is made again is one of the object, too.
 func TestADeletionThatIsGivenUpAndMadeAgain(t *testing.T) {

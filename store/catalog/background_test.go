@@ -39,5 +39,19 @@ func TestEachKindOfBackgroundErrorHasItsTime(t *testing.T) {
 		require.False(t, failed())
 		g.backgroundError(syscall.EIO)
 		require.True(t, failed(), "that the disk is full, too, changes nothing")
+
+		g = newGuard(&Options{Logger: quiet(), Timeout: time.Minute})
+		g.backgroundError(syscall.EIO)
+		for range 60 {
+			time.Sleep(time.Minute)
+			g.backgroundError(syscall.ENOSPC)
+		}
+		g.backgroundError(syscall.EIO)
+		require.False(t, failed(), "a full disk took its place for an hour")
+		time.Sleep(50 * time.Second)
+		g.backgroundError(syscall.ENOSPC)
+		time.Sleep(20 * time.Second)
+		g.backgroundError(syscall.EIO)
+		require.True(t, failed(), "one that comes in between does not")
 	})
 }

@@ -82,8 +82,13 @@ func (g *guard) backgroundError(err error) {
 	if h.mu.err == nil {
 		h.mu.since, h.mu.ends = now, time.Time{}
 	}
-	if ends && h.mu.ends.IsZero() { // others may have gone on for long before
-		h.mu.ends = now
+	if !ends && now.Sub(h.mu.last) > g.timeout { // others have taken its place
+		h.mu.ends = time.Time{}
+	}
+	if ends {
+		if h.mu.last = now; h.mu.ends.IsZero() { // others may have gone on for long before
+			h.mu.ends = now
+		}
 	}
 	h.mu.err = err
 	lasted, ending := now.Sub(h.mu.since), now.Sub(h.mu.ends)

@@ -55,6 +55,7 @@ type health struct {
 		err   error     // last background error since background work last succeeded
 		since time.Time // of the first of them
 		ends  time.Time // of the first that fails the catalog when it goes on
+		last  time.Time // of the last such one
 	}
 }
 

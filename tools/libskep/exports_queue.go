@@ -11,6 +11,7 @@ import "C"
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 	"unsafe"
@@ -119,7 +120,7 @@ func skepgo_queue_close(id C.skep_queue, timeoutMs C.int64_t, e *C.skep_error) (
 	}
 	ctx, cancel := within(timeoutMs)
 	defer cancel()
-	if err = q.close(ctx); err == nil {
+	if err = errors.Join(q.close(ctx), q.held()); err == nil {
 		queues.Delete(uint64(id))
 	}
 	return

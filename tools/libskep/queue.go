@@ -172,16 +172,24 @@ func (q *queue) close(ctx context.Context) error {
 		q.mu.Lock()
 	}
 	defer q.mu.Unlock()
-	var err error
-	if !q.ended {
-		q.ended, err = true, q.signal.close()
+	if q.ended {
+		return nil
 	}
+	q.ended = true
+	return q.signal.close()
+}
+
+// held is NotReleased where something that was not drained left memory that a drive may write to until the store is
+// closed, whose own close says whether it is over then.
+func (q *queue) held() error {
+	q.mu.Lock()
+	defer q.mu.Unlock()
 	for _, c := range q.over {
 		if skep.KindOf(c.err) == skep.NotReleased {
-			err = c.err // a drive may write to its memory until the store is closed
+			return c.err
 		}
 	}
-	return err
+	return nil
 }
 
 // endQueues ends those of a store that is closed. NotReleased: not all of it is over.

@@ -471,7 +471,8 @@ int skep_submit(skep_queue q, const skep_op *ops, uint32_t n, uint32_t *taken, s
 /* Takes *got of what is over, at most n, each once, and writes their results. It does not wait. */
 int skep_drain(skep_queue q, skep_done *into, uint32_t n, uint32_t *got, skep_error *err);
 /* Ends what is under way, and the queue; what was not drained is gone. skep_close does it, too. Error 18: not all is
- * over, call it again; until it has returned 0 no memory of operations is the caller's. timeout_ms 0: 30 s. */
+ * over, call it again; until it has returned 0 no memory of operations is the caller's. Where one that was not drained
+ * had ended with code 18 it stays so until skep_close. timeout_ms 0: 30 s. */
 int skep_queue_close(skep_queue q, int64_t timeout_ms, skep_error *err);
 
 /* Whether drives write to memory of this process: 0 they do, into any of an embedded store, into skep_shared_alloc's of

@@ -41,6 +41,7 @@ type Link struct {
 	sends atomic.Int64   // bytes of the frames that are, or wait to be, written
 	Sent  atomic.Int64   // bytes of frames that were written
 	Moved atomic.Int64   // bytes that the other side has sent, or made room for in the middle of a frame: it lives
+	queue int64          // what was not taken yet when Progress was asked last
 	now   *writeNow      // the writer's; nil: not this way
 	under *near.Gatherer // of TLS; else nil
 	stall time.Duration  // how long the other side may take nothing
@@ -157,6 +158,15 @@ func (l *Link) put(all net.Buffers) (n int64, err error) {
 		}
 	}
 	return n, err
+}
+
+// Progress is Moved, and what the other side has taken of what was written: the end of a large frame lies in the
+// socket for long where the network is slow, and nothing else comes or goes meanwhile. It is for one goroutine at a time.
+func (l *Link) Progress() int64 {
+	now := queued(l.Conn)
+	l.Moved.Add(max(l.queue-now, 0))
+	l.queue = now
+	return l.Moved.Load()
 }
 
 // reads is a function as an io.Reader.

@@ -214,6 +214,9 @@ func (st *serverStream) visible(list []skep.Event) []skep.Event {
 				e = skep.Event{Cursor: e.Cursor, Kind: skep.EventGap, Time: e.Time}
 			}
 		case e.Namespace != 0:
+			if of, ok := st.x.s.spaces.of(e.Namespace); ok && !st.x.who.Reaches(of) {
+				continue // the Store is not asked at each event
+			}
 			switch err := st.x.s.spaces.reach(st.ctx, "events", st.x.who, e.Namespace); {
 			case skep.KindOf(err) == skep.NotFound:
 				continue

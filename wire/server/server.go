@@ -318,17 +318,19 @@ func (p *spaces) put(n skep.NamespaceInfo) {
 	p.mu.Unlock()
 }
 
-// reach says whether id is a namespace that who may use. One of another tenant and one
-// that is not there take the same way.
-func (p *spaces) reach(ctx context.Context, op string, who auth.Identity, id skep.NamespaceID) error {
+// of says whose the namespace is, where that is remembered.
+func (p *spaces) of(id skep.NamespaceID) (tenant string, ok bool) {
 	p.mu.RLock()
-	tenant, ok := p.m[id]
-	p.mu.RUnlock()
-	switch {
-	case ok && who.Reaches(tenant):
+	defer p.mu.RUnlock()
+	tenant, ok = p.m[id]
+	return tenant, ok
+}
+
+// reach says whether id is a namespace that who may use. For one of another tenant and for one that is not there the
+// Store is asked, so that how long the answer takes does not tell them apart here.
+func (p *spaces) reach(ctx context.Context, op string, who auth.Identity, id skep.NamespaceID) error {
+	if tenant, ok := p.of(id); ok && who.Reaches(tenant) {
 		return nil
-	case ok:
-		return &skep.Error{Op: op, Kind: skep.NotFound, Field: "namespace", Value: id}
 	}
 	n, err := who.Namespace(ctx, op, p.store, id)
 	if err == nil {
@@ -339,10 +341,7 @@ func (p *spaces) reach(ctx context.Context, op string, who auth.Identity, id ske
 
 // gone says that there is no namespace of that number, and not known whose it was.
 func (p *spaces) gone(ctx context.Context, id skep.NamespaceID) bool {
-	p.mu.RLock()
-	_, ok := p.m[id]
-	p.mu.RUnlock()
-	if ok || id == 0 {
+	if _, ok := p.of(id); ok || id == 0 {
 		return false
 	}
 	_, err := p.store.FindNamespace(ctx, id)

@@ -48,16 +48,24 @@ drives, no GPU and less than 90 s.`,
 		if err != nil {
 			return err
 		}
-		if cmd.Context().Err() != nil {
-			a.Code = command.Interrupted
-		}
+		a.Code = demoCode(r, cmd.Context().Err() != nil)
 		if r.Bad() {
-			a.Code = command.Failed
 			fmt.Fprintf(a.Err, "skep: demo: %d wrong bytes, %d broken promises: neither may ever happen, please report it\n", r.WrongBytes, r.BrokenPromises)
 		}
 		return a.Print(r, func(w io.Writer) { demoTable(w, r) })
 	}
 	return cmd
+}
+
+// demoCode is the exit code: an interrupt's before that of what was found until then, which is told.
+func demoCode(r *demo.Result, interrupted bool) int {
+	switch {
+	case interrupted:
+		return command.Interrupted
+	case r.Bad():
+		return command.Failed
+	}
+	return command.OK
 }
 
 func demoTable(w io.Writer, r *demo.Result) {

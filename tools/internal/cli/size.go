@@ -154,8 +154,9 @@ func writeSettings(path string, ask size.Ask, r *size.Answer) error {
 	}{
 		Dir:         "/var/lib/skep",
 		FileDevices: r.DrivesOfNode,
-		Store:       store{serve.Size(r.SettingsCapacity >> 20 << 20), serve.Size(r.SettingsBlockBytes)},
-		Redis:       map[string]int{"copies": ask.Copies},
+		Store: store{serve.Size(max(r.SettingsCapacity>>20, 1) << 20), // 0 would be all there is
+			serve.Size(r.SettingsBlockBytes)},
+		Redis: map[string]int{"copies": ask.Copies},
 	})
 	if err != nil {
 		return err

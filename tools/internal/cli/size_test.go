@@ -28,6 +28,13 @@ func TestSizeWritesSettings(t *testing.T) {
 	assert.Positive(t, c.Store.CapacityBytes)
 	skepRun(t, "config", "check", file, "--json").OK(t)
 
+	little := filepath.Join(dir, "little.yaml") // which would be all there is, were it written as 0
+	skepRun(t, "size", "--prompts", "1e-6", "--prompt-tokens", "16", "--keep", "1s",
+		"--settings", little, "--json").OK(t)
+	c, err = serve.Load(little, nil, map[string]string{"dir": dir})
+	require.NoError(t, err)
+	assert.Equal(t, serve.Size(1<<20), c.Store.CapacityBytes)
+
 	again := skepRun(t, "size", "--settings", file)
 	assert.Equal(t, 2, again.Code)
 	assert.Contains(t, again.Stderr, "not there yet")

@@ -20,6 +20,7 @@ import (
 	"github.com/skepkv/skep/store"
 	"github.com/skepkv/skep/store/sparse"
 	"github.com/skepkv/skep/tools/internal/command"
+	"github.com/skepkv/skep/tools/internal/demo"
 )
 
 // clustered makes a store with one clustered context of 256 tokens, of which groups far
@@ -126,4 +127,13 @@ func TestAContextIsInspectedAndReclustered(t *testing.T) {
 	require.Equal(t, command.NotFound, code)
 	code, _ = runJSON(t, nil, "recluster", last.String(), "--tenant", "acme", "--namespace", "chat")
 	require.Equal(t, command.Input, code)
+}
+
+// An interrupted demo ends with an interrupt's exit code, whatever it had found until then.
+func TestAnInterruptedDemosCode(t *testing.T) {
+	t.Parallel()
+	bad := &demo.Result{BrokenPromises: 1}
+	require.Equal(t, command.Interrupted, demoCode(bad, true))
+	require.Equal(t, command.Failed, demoCode(bad, false))
+	require.Equal(t, command.OK, demoCode(&demo.Result{}, false))
 }

@@ -2,6 +2,7 @@ package member
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -240,6 +241,12 @@ func finish(store string, n clustermap.Node, m *clustermap.Map, has string) erro
 	return id.write(store)
 }
 
+// settings are what a cluster is founded with, beside its first node's name and addresses.
+func settings(m *clustermap.Map) string {
+	return fmt.Sprintf("group %d, replicas %d, weight %d, down after %d s", cmp.Or(m.Group, clustermap.DefaultGroup),
+		max(m.Replicas, 1), max(m.Nodes[0].Weight, 1), m.Silence.After)
+}
+
 // Found makes a cluster of one node, whose store is to be in a directory. m has that node alone. It gives the map that
 // the cluster has. A directory in which it was begun and not finished goes on with the map that it was begun with.
 //
@@ -275,6 +282,10 @@ func Found(ctx context.Context, store string, m *clustermap.Map, log *slog.Logge
 		if n.ID != want.ID || n.Name != want.Name || n.Addr != want.Addr || n.Peer != want.Peer {
 			return nil, &skep.Error{Op: op, Kind: skep.Conflict, Field: "directory", Value: Dir(store),
 				Limit: fmt.Sprintf("one where no other node was begun: it has %s at %s and %s", n.Name, n.Addr, n.Peer)}
+		}
+		if given, has := settings(m), settings(got); given != has {
+			return nil, &skep.Error{Op: op, Kind: skep.Conflict, Field: "settings of the cluster", Value: given,
+				Limit: has + ": it was begun with that"}
 		}
 		return got, finish(store, n, got, "") // the store that is there, if one is
 	case <-c.Failed():

@@ -47,6 +47,18 @@ func TestFound(t *testing.T) {
 	require.ErrorIs(t, err, skep.Conflict, "it is another cluster's")
 	_, err = Found(t.Context(), dir, mapOf("b"), nil)
 	require.ErrorIs(t, err, skep.Conflict)
+	for what, change := range map[string]func(*clustermap.Map){
+		"group 4": func(m *clustermap.Map) { m.Group = 4 }, "replicas 2": func(m *clustermap.Map) { m.Replicas = 2 },
+		"weight 3":   func(m *clustermap.Map) { m.Nodes[0].Weight = 3 },
+		"after 60 s": func(m *clustermap.Map) { m.Silence.After = 60 },
+	} {
+		with := mapOf("a")
+		change(with)
+		_, err = Found(t.Context(), dir, with, nil)
+		require.ErrorIs(t, err, skep.Conflict, what)
+		require.ErrorContains(t, err, what)
+		require.ErrorContains(t, err, "group 16, replicas 1, weight 1, down after 0 s")
+	}
 	other := mapOf("a")
 	other.Seed[0]++
 	again, err := Found(t.Context(), dir, other, nil)

@@ -21,17 +21,19 @@ func TestFiguresThatAreNotKnown(t *testing.T) {
 	require.Contains(t, out.String(), "not known")
 }
 
-// A token that goes to another node unencrypted is told of once, also where the server that was named is on this machine.
+// A token that goes to another node unencrypted is told of once, also where the server that was named is on this
+// machine.
 func TestATokenThatNodesGetInTheClearIsToldOf(t *testing.T) {
 	t.Parallel()
-	m := &clustermap.Map{Nodes: []clustermap.Node{{Name: "a", Addr: "127.0.0.1:7420"}, {Name: "b", Addr: "10.255.255.1:7420"},
-		{Name: "c", Addr: "10.255.255.2:7420"}}}
+	m := &clustermap.Map{Nodes: []clustermap.Node{{Name: "a", Addr: "127.0.0.1:7420"},
+		{Name: "b", Addr: "10.255.255.1:7420"}, {Name: "c", Addr: "10.255.255.2:7420"}}}
 	for _, x := range []struct {
 		target Target
 		told   bool
 	}{
 		{Target{addr: "127.0.0.1:7420", token: "t"}, true}, {Target{addr: "unix:/s", token: "t"}, true},
-		{Target{addr: "127.0.0.1:7420"}, false}, {Target{addr: "127.0.0.1:7420", token: "t", secure: &tls.Config{}}, false},
+		{Target{addr: "127.0.0.1:7420"}, false},
+		{Target{addr: "127.0.0.1:7420", token: "t", secure: &tls.Config{}}, false},
 		{Target{addr: "10.255.255.1:7420", token: "t"}, false}, // it was told of when it was dialled
 	} {
 		var out bytes.Buffer

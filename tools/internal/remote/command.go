@@ -70,8 +70,8 @@ func (r *remote) all(ctx context.Context) (skep.Store, error) {
 		if _, err = r.c.ClusterMap(ctx); skep.KindOf(err) == skep.Unsupported { // one that does not say has a map yet
 			err = skep.Invalidf(op, r.target.flag(), r.target.String()+", of several, which is no node of a cluster",
 				"a cluster's nodes, or one server alone")
-			return nil, command.WithNext(err, "name one server with "+r.target.flag()+": several servers of no cluster are "+
-				"several stores")
+			return nil, command.WithNext(err, "name one server with "+r.target.flag()+
+				": several servers of no cluster are several stores")
 		}
 	}
 	if err != nil || node == "" && !r.target.listed {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"reflect"
 	"runtime"
 	"strings"
 	"testing"
@@ -54,8 +55,11 @@ func TestAFileAppearsWhole(t *testing.T) {
 
 	_, err = createFile(filepath.Join(dir, "none", "out"))
 	require.ErrorIs(t, err, skep.Invalid)
-	_, err = createFile(dir)
-	require.ErrorIs(t, err, skep.Invalid)
+	for _, dir := range []string{dir, dir + "/", filepath.Join(dir, "none") + "/", path + "/"} {
+		_, err = createFile(dir)
+		require.ErrorIs(t, err, skep.Invalid, dir)
+		require.ErrorContains(t, err, "--to")
+	}
 	if null, err := createFile(os.DevNull); assert.NoError(t, err) { // which stays what it is
 		require.NoError(t, null.end(nil))
 	}
@@ -120,6 +124,28 @@ func TestAFileStaysWhatItIs(t *testing.T) {
 	was, err := held.Stat()
 	require.NoError(t, err)
 	require.True(t, os.SameFile(was, now))
+}
+
+// A file that is there stays its owner's, also where root writes it.
+func TestAFileStaysItsOwners(t *testing.T) {
+	t.Parallel()
+	if runtime.GOOS != "linux" || os.Getuid() != 0 {
+		t.Skip("only root gives files away")
+	}
+	path := filepath.Join(t.TempDir(), "out")
+	require.NoError(t, os.WriteFile(path, []byte("first"), 0o640))
+	require.NoError(t, os.Chown(path, 12, 34))
+	was, err := os.Stat(path)
+	require.NoError(t, err)
+	f, err := createFile(path)
+	require.NoError(t, err)
+	require.NoError(t, f.end(nil))
+	is, err := os.Stat(path)
+	require.NoError(t, err)
+	sys := reflect.ValueOf(is.Sys()).Elem() // this is compiled for Windows, too
+	require.EqualValues(t, 12, sys.FieldByName("Uid").Uint())
+	require.EqualValues(t, 34, sys.FieldByName("Gid").Uint())
+	require.Equal(t, was.Mode(), is.Mode())
 }
 
 // Names of servers, as they may be written, and what is dialled then.

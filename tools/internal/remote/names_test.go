@@ -44,8 +44,8 @@ func TestANameDoesNothingToATerminal(t *testing.T) {
 	t.Parallel()
 	const name = "a\x1b[2J\n1\tprod\nnext: skep purge --yes"
 	st := memory(t)
-	_, err := st.OpenNamespace(t.Context(), skep.NamespaceSpec{Tenant: auth.DefaultTenant, Name: name, Model: "m\x1b]0;\a\u009b\r",
-		Shape: skep.Shape{Kind: skep.Opaque, BlockTokens: 16}, Chained: true})
+	_, err := st.OpenNamespace(t.Context(), skep.NamespaceSpec{Tenant: auth.DefaultTenant, Name: name,
+		Model: "m\x1b]0;\a\u009b\r", Shape: skep.Shape{Kind: skep.Opaque, BlockTokens: 16}, Chained: true})
 	require.NoError(t, err)
 	s := begin(t, st, nil)
 	harmless := func(text string, lines int) {

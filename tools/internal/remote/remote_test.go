@@ -90,6 +90,12 @@ func TestValuesOverEveryWay(t *testing.T) {
 			got, err := os.ReadFile(to)
 			require.NoError(t, err)
 			assert.True(t, bytes.Equal(large, got))
+			for _, dir := range []string{filepath.Dir(to), filepath.Dir(to) + "/", to + "/"} {
+				o := withInput(t.Context(), strings.NewReader(""),
+					append([]string{"get", "greeting", "--to", dir}, way.out...)...)
+				assert.Equal(t, command.Input, o.Code, o.Stderr)
+				assert.Contains(t, o.Stderr, "--to", dir)
+			}
 			run(way.in, "put", "piped", "-")
 			assert.Equal(t, "from a pipe", run(way.out, "get", "piped"))
 

@@ -45,7 +45,8 @@ type RemovalResult struct {
 
 // rowOf tells of a namespace of the server's Store, or of its whole cluster.
 func (r *remote) rowOf(ctx context.Context, st skep.Store, n *skep.NamespaceInfo) (SpaceRow, error) {
-	row := SpaceRow{n.ID, n.Tenant, n.Name, n.Model, n.Class.String(), max(n.Copies, 1), n.Chained, n.Shape, n.Created, 0}
+	row := SpaceRow{n.ID, n.Tenant, n.Name, n.Model, n.Class.String(), max(n.Copies, 1), n.Chained, n.Shape,
+		n.Created, 0}
 	if st != skep.Store(r.c) {
 		row.ID = 0
 	}

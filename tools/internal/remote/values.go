@@ -46,8 +46,8 @@ func putCommand(a *command.App) *cobra.Command {
 	var text string
 	cmd := &cobra.Command{
 		Use: "put KEY FILE", Short: "put a file, standard input (-) or a text under a key",
-		Long: `Puts the bytes of FILE, of standard input (-), or of --text under KEY, in place of what is there. What is put is
-what Redis's GET finds in the database. The value appears when all of it is stored: a put that is
+		Long: `Puts the bytes of FILE, of standard input (-), or of --text under KEY, in place of what is there. What is
+put is what Redis's GET finds in the database. The value appears when all of it is stored: a put that is
 cut off changes nothing. A value has at most 512 MiB.`,
 		Example: "  skep put greeting --text hello\n  skep put weights/7 part.bin\n  pg_dump kv | skep put dump -",
 	}
@@ -92,7 +92,8 @@ cut off changes nothing. A value has at most 512 MiB.`,
 	cmd.RunE = func(cmd *cobra.Command, args []string) (err error) {
 		if len(args) == 2 && args[1] != "-" { // a file that is not there is told before anybody is called
 			if in, err = os.Open(args[1]); err != nil {
-				return &skep.Error{Op: "put", Kind: skep.Invalid, Field: "FILE", Value: args[1], Limit: "a file that can be read, or - for standard input", Err: err}
+				return &skep.Error{Op: "put", Kind: skep.Invalid, Field: "FILE", Value: args[1],
+					Limit: "a file that can be read, or - for standard input", Err: err}
 			}
 			defer in.Close()
 			if st, err := in.Stat(); err == nil && st.IsDir() {
@@ -109,8 +110,8 @@ func getCommand(a *command.App) *cobra.Command {
 	var to string
 	cmd := &cobra.Command{
 		Use: "get KEY", Short: "write a key's value to standard output, or to a file",
-		Long: `Writes the value of KEY, which put or Redis's SET stored, to standard output or to a file. The file appears
-when all of it is written: a get that is cut off leaves none, and not a part of one. Every byte is compared
+		Long: `Writes the value of KEY, which put or Redis's SET stored, to standard output or to a file. The file
+appears when all of it is written: a get that is cut off leaves none, and not a part of one. Every byte is compared
 with its checksum. Exit code 3: there is no such key.`,
 		Example: "  skep get greeting\n  skep get weights/7 --to part.bin",
 		Args:    takes("a key", 1),
@@ -126,7 +127,8 @@ with its checksum. Exit code 3: there is no such key.`,
 			to = ""
 		}
 		if to == "" && r.JSON {
-			return skep.Invalidf("get", "--to", "not given", "a file, where the output is JSON: the value itself is no JSON")
+			return skep.Invalidf("get", "--to", "not given",
+				"a file, where the output is JSON: the value itself is no JSON")
 		}
 		v, err := r.values(ctx, f.ns)
 		if err != nil {
@@ -170,11 +172,13 @@ type newFile struct {
 	path string // where it is to be; empty: it is written in place
 }
 
-// createFile makes the file beside the one that path leads to, with its mode where it is there. It opens what path is
-// where that is no file, as /dev/null, or where a process has it open, as /dev/fd/3: this is not put in its place anew.
+// createFile makes the file beside the one that path leads to, with its owner and mode where it is there. It opens what
+// path is where that is no file, as /dev/null, or where a process has it open, as /dev/fd/3: this is not put in its place
+// anew.
 func createFile(path string) (*newFile, error) {
 	wrong := func(err error) error {
-		return &skep.Error{Op: "get", Kind: skep.Invalid, Field: "--to", Value: path, Limit: "a file in a directory that can be written to", Err: err}
+		return &skep.Error{Op: "get", Kind: skep.Invalid, Field: "--to", Value: path,
+			Limit: "a file in a directory that can be written to", Err: err}
 	}
 	real, open, err := leadsTo(path)
 	if err != nil {
@@ -195,12 +199,17 @@ func createFile(path string) (*newFile, error) {
 	}
 	var suffix [8]byte
 	_, _ = rand.Read(suffix[:]) // it does not fail
-	f, err := os.OpenFile(filepath.Join(filepath.Dir(real), ".skep-"+hex.EncodeToString(suffix[:])), os.O_WRONLY|os.O_CREATE|os.O_EXCL, mode)
+	name := filepath.Join(filepath.Dir(real), ".skep-"+hex.EncodeToString(suffix[:]))
+	f, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, mode)
 	if err != nil {
 		return nil, wrong(err)
 	}
 	if there && runtime.GOOS != "windows" { // whatever the umask
-		if err := f.Chmod(mode); err != nil {
+		err := giveTo(f, st)
+		if err == nil {
+			err = f.Chmod(mode)
+		}
+		if err != nil {
 			return nil, wrong(errors.Join(err, f.Close(), os.Remove(f.Name())))
 		}
 	}
@@ -361,7 +370,8 @@ blocks, in hexadecimal. skep keeps no times of puts, so there is no age.`,
 	})
 }
 
-func (r *remote) listValues(ctx context.Context, ns string, prefix [][]byte, add func([]byte, KeyRow) bool) (err error) {
+func (r *remote) listValues(ctx context.Context, ns string, prefix [][]byte,
+	add func([]byte, KeyRow) bool) (err error) {
 	v, err := r.values(ctx, ns)
 	if err != nil {
 		return err

@@ -103,10 +103,19 @@ func (c *Config) listenAsNode() []error {
 	if err != nil {
 		return []error{err}
 	}
-	if n != nil {
-		c.listenAt(n.Addr, n.RESP)
+	if n == nil {
+		return nil
 	}
-	return nil
+	c.listenAt(n.Addr, n.RESP)
+	return c.checkReached(n.Addr)
+}
+
+// checkReached refuses a node that is reached at a socket and has no listener at all.
+func (c *Config) checkReached(addr string) []error {
+	if !strings.HasPrefix(addr, "unix:") || c.Listen != None || c.Unix != None {
+		return nil
+	}
+	return []error{problem("unix", None, "a path, or empty: the node is reached at "+addr)}
 }
 
 // listenAt has the server listen at a node's addresses, unless it was told otherwise.

@@ -92,6 +92,7 @@ func (c *Config) checkJoined() (wrong []error) {
 	if x.RESP != c.RESP {
 		wrong = append(wrong, c.checkPort("join.resp", x.RESP)...)
 	}
+	wrong = append(wrong, x.checkReached(c.Join.Addr)...)
 	if x.Unix != c.Unix {
 		wrong = append(wrong, x.checkSocket("join.addr")...)
 	}

@@ -39,6 +39,7 @@ func TestAServerDoesNotJoinWithWhatItsNodeIsRefused(t *testing.T) {
 		"peers.listen is x, must be HOST:PORT":             func(c *Config) { c.Peers.Listen = "x" },
 		"peers.server_ca is ca.pem, must be empty while":   func(c *Config) { c.Peers.ServerCA = "ca.pem" },
 		"peers.token_file is empty":                        func(c *Config) { c.Credentials = list },
+		"unix is none, must be a path":                     func(c *Config) { c.Join.Addr = "unix:/s" },
 	} {
 		c := joining(t)
 		set(c)

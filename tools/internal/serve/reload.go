@@ -2,8 +2,10 @@ package serve
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"os"
 	"slices"
@@ -175,15 +177,31 @@ func fingerprint(c *Config) string {
 	for _, name := range slices.Sorted(maps.Keys(c.Tenants)) {
 		paths = append(paths, c.Tenants[name].EncryptionKeyFile)
 	}
-	var b strings.Builder
+	all := sha256.New()
 	for _, p := range paths {
 		if p == "" {
 			continue
 		}
 		if fi, err := os.Stat(p); err == nil {
-			fmt.Fprint(&b, fi.ModTime(), fi.Size()) // a file half written may have the time of the whole one
+			fmt.Fprint(all, fi.ModTime(), fi.Size()) // a file half written may have the time of the whole one
+			if fi.Mode().IsRegular() {               // and another one of its length; what is a pipe is read once
+				hashOf(all, p)
+			}
 		}
-		b.WriteByte(';')
+		all.Write([]byte{';'})
 	}
-	return b.String()
+	return string(all.Sum(nil))
+}
+
+// largestWatched is how much of a file is looked at for a change that its time and size do not show.
+const largestWatched = 1 << 20
+
+// hashOf adds what a file holds. One that cannot be read is like an empty one.
+func hashOf(all io.Writer, path string) {
+	f, err := os.Open(path)
+	if err != nil {
+		return
+	}
+	defer f.Close()
+	_, _ = io.Copy(all, io.LimitReader(f, largestWatched))
 }
