@@ -123,6 +123,7 @@ func (l *Log) Reconcile(ctx context.Context, b *catalog.Batch, groups []*space.G
 				return nil, err
 			}
 			l.Log.Warn("log not compared with the catalog", "group", g.Num, "error", err)
+			l.Space.SuspectLater(g)
 			state := l.Space.StaleRow(g)
 			b.PutGroup(&state)
 			continue
@@ -160,7 +161,7 @@ func (l *Log) ReconcileStale(ctx context.Context) {
 		if ctx.Err() == nil {
 			l.Log.Warn("stale group stays so", "group", g.Num, "error", err)
 		}
-		l.Space.SetStale(g)
+		l.Space.SuspectLater(g)
 		return
 	}
 	l.CarryOutWithin(ctx, 0, list)
