@@ -2,10 +2,8 @@ package space
 
 import (
 	"cmp"
-	"errors"
 	"path/filepath"
 	"slices"
-	"syscall"
 	"time"
 
 	"github.com/skepkv/skep"
@@ -88,10 +86,9 @@ func (t *Table) growDrives() {
 			err = d.Dev.Grow(size)
 		}
 		if err == nil {
-			err = t.FlushWritten(t.Context, []*Drive{d}, since)
-			if err != nil && !errors.Is(err, syscall.ENOSPC) { // it is not its length for good
+			if e := t.FlushWritten(t.Context, []*Drive{d}, since); e != nil { // it is not its length for good
 				if t.Context.Err() == nil {
-					t.Fence(d, err) // else the next group would take the cleaner's reserve of it
+					t.Fence(d, e) // else the next group would take the cleaner's reserve of it
 				}
 				continue
 			}

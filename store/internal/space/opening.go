@@ -2,7 +2,9 @@ package space
 
 import (
 	"context"
+	"errors"
 	"slices"
+	"syscall"
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/layout"
@@ -158,7 +160,7 @@ func (t *Table) writeHeaders(ctx context.Context, g *Group) error {
 			continue
 		}
 		op.Done = func(o *device.Op) {
-			if o.Err != nil {
+			if o.Err != nil && !errors.Is(o.Err, syscall.ENOSPC) {
 				t.Fence(d, o.Err)
 			}
 		}
