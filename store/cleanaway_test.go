@@ -87,8 +87,8 @@ func TestGroupsThatAreAwayAreNoVictims(t *testing.T) {
 	require.NoError(t, s.Close())
 }
 
-// A full store has lost a drive, and each of its groups has Cache blocks of one copy there. Durable blocks have two copies
-// again all the same: what the drive may bring back is dropped for them.
+// A full store has lost a drive, and each of its groups has Cache blocks of one copy there. Durable blocks have two
+// copies again all the same: what the drive may bring back is dropped for them.
 func TestCopiesOfDurableBlocksComeBeforeCacheBlocks(t *testing.T) {
 	t.Parallel()
 	s, r, _ := openRig(t, func(o *Options) {

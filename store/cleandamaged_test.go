@@ -10,8 +10,8 @@ import (
 	"github.com/skepkv/skep/layout"
 )
 
-// The row of a block cannot be read. Its group stays, however short of room the store is, and other groups are cleaned: a
-// rebuild of the catalog has the block again.
+// The row of a block cannot be read. Its group stays, however short of room the store is, and other groups are cleaned:
+// a rebuild of the catalog has the block again.
 func TestAGroupWithADamagedRowStays(t *testing.T) {
 	t.Parallel()
 	ctx := testContext(t)

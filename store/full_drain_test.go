@@ -63,8 +63,8 @@ func TestRemoveFromAFullStore(t *testing.T) {
 	}
 }
 
-// A dead drive is taken out of a full store by force: what only it has is given up, however many other blocks come before
-// that in a group, and nothing else goes.
+// A dead drive is taken out of a full store by force: what only it has is given up, however many other blocks come
+// before that in a group, and nothing else goes.
 func TestRemoveByForceFromAFullStore(t *testing.T) {
 	t.Parallel()
 	ctx := testContext(t)
@@ -81,7 +81,8 @@ func TestRemoveByForceFromAFullStore(t *testing.T) {
 	s.cleaner.Loan.Store(1) // each group has what the cleaner must not drop, but that needs a drive that is dead first
 	n := 0
 	for ; s.space.Free() > s.space.KeptFree; n++ {
-		requireOutcome(t, skep.Committed, putRun(t, s, first[n%len(first)], []skep.Key{keyOf(uint32(n), 1)}, faultBlock))
+		sc, k := first[n%len(first)], keyOf(uint32(n), 1)
+		requireOutcome(t, skep.Committed, putRun(t, s, sc, []skep.Key{k}, faultBlock))
 		requireOutcome(t, skep.Committed, putRun(t, s, last, chainKeys(n, 2), faultBlock))
 		if n%3 == 2 { // so that what is in it fits into a group without the drive
 			s.space.SealOpen(space.User)

@@ -13,8 +13,8 @@ import (
 	"github.com/skepkv/skep/store/internal/space"
 )
 
-// Several groups are made at once on drives that may grow, as far as anybody knows, and cannot: their file system is full.
-// What they have allotted for the cleaner stays its own.
+// Several groups are made at once on drives that may grow, as far as anybody knows, and cannot: their file system is
+// full. What they have allotted for the cleaner stays its own.
 func TestGroupsMadeAtOnceLeaveTheCleanersReserve(t *testing.T) {
 	t.Parallel()
 	s, h := openUncapped(t, 40<<20, well)
@@ -47,8 +47,8 @@ func TestGroupsMadeAtOnceLeaveTheCleanersReserve(t *testing.T) {
 	require.Equal(t, kept, free())
 }
 
-// A drive grows, and the flush of that fails since its file system is full, or never ends. The drive is fenced: no group
-// takes what it has allotted for the cleaner.
+// A drive grows, and the flush of that fails since its file system is full, or never ends. The drive is fenced: no
+// group takes what it has allotted for the cleaner.
 func TestADriveThatDidNotGrowForGood(t *testing.T) {
 	t.Parallel()
 	for name, rule := range map[string]device.Rule{

@@ -10,8 +10,8 @@ import (
 	"github.com/skepkv/skep/store/device"
 )
 
-// A group's log could not be compared with the catalog, for once. It is again after a while, and not at once: else the group
-// were stale for as long as it is there.
+// A group's log could not be compared with the catalog, for once. It is again after a while, and not at once: else the
+// group were stale for as long as it is there.
 func TestALogThatWasNotComparedIsAgain(t *testing.T) {
 	t.Parallel()
 	for _, why := range []string{"reads fail", "the catalog refuses"} {

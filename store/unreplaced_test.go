@@ -10,8 +10,8 @@ import (
 	"github.com/skepkv/skep/store/internal/space"
 )
 
-// A put that replaces a tail by name is refused by the catalog. Its append, with the tombstone of the tail, is in the log
-// for good. The tail is stored as before, and a rebuild finds it, whatever became of the log until then.
+// A put that replaces a tail by name is refused by the catalog. Its append, with the tombstone of the tail, is in the
+// log for good. The tail is stored as before, and a rebuild finds it, whatever became of the log until then.
 func TestATailOutlivesAPutThatFailed(t *testing.T) {
 	t.Parallel()
 	for _, then := range []string{"compared", "cleaned", "compared and cleaned", "cleaned after an open"} {

@@ -96,7 +96,8 @@ func (c *Cleaner) victim() *space.Group {
 	}
 }
 
-// EmptyGroup empties g, which is claimed, and hands it over to be freed. Damaged: a row of it cannot be read, and g stays.
+// EmptyGroup empties g, which is claimed, and hands it over to be freed. Damaged: a row of it cannot be read, and g
+// stays.
 func (c *Cleaner) EmptyGroup(ctx context.Context, g *space.Group) error {
 	var recs []segment.Record
 	var refs []index.Ref

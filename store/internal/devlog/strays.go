@@ -69,8 +69,8 @@ func (l *Log) Strays(ctx context.Context, g *space.Group, scan space.Scanner) (l
 	return list, err
 }
 
-// unreplaced is of a record that no row speaks for and that names a tail which is stored: the record's append, as it was
-// never committed, has a tombstone of the tail, and this one takes it back.
+// unreplaced is of a record that no row speaks for and that names a tail which is stored: the record's append, as it
+// was never committed, has a tombstone of the tail, and this one takes it back.
 func (l *Log) unreplaced(h *segment.Head, record []byte) (t segment.Tombstone, ok bool) {
 	var rec segment.Record
 	if segment.DecodeRecord(record, &rec) != nil || rec.Replaces == nil {

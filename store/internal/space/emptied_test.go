@@ -8,8 +8,8 @@ import (
 	"github.com/skepkv/skep/store/internal/health"
 )
 
-// Who waits for the segments of emptied groups, as the cleaner does at its end, does not wait for a group whose drives are
-// all dead: nobody can tell them.
+// Who waits for the segments of emptied groups, as the cleaner does at its end, does not wait for a group whose drives
+// are all dead: nobody can tell them.
 func TestNobodyWaitsForAnEmptiedGroupWithoutDrives(t *testing.T) {
 	t.Parallel()
 	var table Table

@@ -96,8 +96,8 @@ func (t *Table) NewGroup(ctx context.Context, reserve int) (*Group, error) {
 	return g, nil
 }
 
-// takeSegments takes those of a new group. Nobody else takes some between the growing of drives and that: what they have
-// allotted for the cleaner would go, too.
+// takeSegments takes those of a new group. Nobody else takes some between the growing of drives and that: what they
+// have allotted for the cleaner would go, too.
 func (t *Table) takeSegments(reserve int) (*Group, error) {
 	t.growing.Lock()
 	defer t.growing.Unlock()
