@@ -2,10 +2,12 @@ package store
 
 import (
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/layout"
 	"github.com/skepkv/skep/store/device"
 	"github.com/skepkv/skep/store/internal/clean"
 	"github.com/skepkv/skep/store/internal/health"
@@ -83,4 +85,36 @@ func TestGroupsThatAreAwayAreNoVictims(t *testing.T) {
 	s.space.Include(a, health.Healthy)
 	requireChain(t, s, sc, keys, faultBlock)
 	require.NoError(t, s.Close())
+}
+
+// A full store has lost a drive, and each of its groups has Cache blocks of one copy there. Durable blocks have two
+// copies again all the same: what the drive may bring back is dropped for them.
+func TestCopiesOfDurableBlocksComeBeforeCacheBlocks(t *testing.T) {
+	t.Parallel()
+	s, r, _ := openRig(t, func(o *Options) {
+		quick(o)
+		o.DeviceCount, o.CapacityBytes, o.NoRebalance = 3, 6<<20, true
+		o.rules.LostAfter, o.taskEvery, o.taskRetry = 20*time.Millisecond, 10*time.Millisecond, 10*time.Millisecond
+	})
+	defer func() { require.NoError(t, s.Close()) }()
+	durable, cache := openSpace(t, s, "d", skep.Durable, 2, true), openSpace(t, s, "c", skep.Cache, 1, true)
+	s.cleaner.Loan.Store(1) // what is cleaned for room, before the mover comes to it, is not what this is about
+	var keys []skep.Key
+	for i := 0; s.space.Free() > s.space.KeptFree; i++ {
+		keys = append(keys, keyOf(uint32(i), 1))
+		requireOutcome(t, skep.Committed, putRun(t, s, durable, keys[i:], faultBlock))
+		requireOutcome(t, skep.Committed, putRun(t, s, cache, chainKeys(i, 3), faultBlock))
+	}
+	lost := s.members.Opened[2]
+	r.faults[2].MustInject(device.GoneRule())
+	groups := len(s.space.GroupsOf(lost))
+	require.Greater(t, groups, 5)
+	eventually(t, "all copies are there again, or each group was tried many times", func() bool {
+		_ = device.ReadAt(testContext(t), lost.Dev, device.AlignedBuffer(layout.PageSize), 0)
+		list := s.Tasks()
+		return wholeWithout(t, s, lost) || len(list) > 0 && list[0].GroupsDone > 20*groups
+	})
+	require.True(t, wholeWithout(t, s, lost))
+	requireChain(t, s, durable, keys, faultBlock)
+	require.Empty(t, unsound(s))
 }

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"syscall"
 	"testing"
 	"time"
 
@@ -21,9 +22,13 @@ import (
 // again elsewhere before it is acknowledged.
 func TestOneFailedFlush(t *testing.T) {
 	t.Parallel()
-	for _, on := range []string{"memory", device.Pool, device.Auto} {
+	for _, on := range []string{"memory", "a full file system", device.Pool, device.Auto} {
 		t.Run("on "+on, func(t *testing.T) {
 			ctx := testContext(t)
+			var why error // EIO
+			if on == "a full file system" {
+				on, why = "memory", syscall.ENOSPC
+			}
 			var inner, outer []*device.Fault
 			dir := t.TempDir()
 			o := small(tempRoot(t, "store"))
@@ -53,7 +58,7 @@ func TestOneFailedFlush(t *testing.T) {
 			requireOutcome(t, skep.Committed, putRun(t, s, sc, chainKeys(1, 1), 8<<10))
 			first := groupHolding(t, s, sc, chainKeys(1, 1)[0])
 
-			inner[0].MustInject(device.Rule{Action: device.Fail, Kinds: device.Flushes, Times: 1})
+			inner[0].MustInject(device.Rule{Action: device.Fail, Kinds: device.Flushes, Times: 1, Err: why})
 			outer[0].Hold(device.Flush)
 			done := make(chan []skep.PutResult, 2)
 			put := func(root int) {

@@ -64,7 +64,7 @@ const (
 type Tombstone struct {
 	Seq      uint64 // store-wide
 	Covers   uint64 // records of the block written (see Record.Written) up to this are gone
-	Exact    bool   // only that with Seq = Covers: it was written and never committed
+	Exact    bool   // only that with Seq = Covers, or such a tombstone: it was written and never committed
 	Instance uint32
 	SaltTag  SaltTag
 	Key      skep.Key

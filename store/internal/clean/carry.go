@@ -112,7 +112,7 @@ func (c *Cleaner) rowless(ctx context.Context, g *space.Group, recs []segment.Re
 }
 
 // visit takes one entry of the log that is cleaned.
-func (k *carrier) visit(_ *segment.Append, e segment.Entry) error {
+func (k *carrier) visit(a *segment.Append, e segment.Entry) error {
 	if e.Kind == segment.KindBlock || e.Kind == segment.KindMark || k.seen[string(e.Body)] {
 		return nil
 	}
@@ -121,7 +121,8 @@ func (k *carrier) visit(_ *segment.Append, e segment.Entry) error {
 	switch e.Kind {
 	case segment.KindTombstone:
 		t, err := segment.DecodeTombstone(e.Body)
-		if err == nil && !outlived(max(t.Seq, t.Covers), k.oldest) && !n.Dead(t.Instance, namespaces.Tag(t.SaltTag)) {
+		if err == nil && !outlived(max(t.Seq, t.Covers), k.oldest) && !n.Dead(t.Instance, namespaces.Tag(t.SaltTag)) &&
+			(t.Seq != a.Seq || !k.stands(&t)) {
 			k.stones = append(k.stones, t)
 		}
 	case segment.KindPurge:
@@ -146,6 +147,17 @@ func (k *carrier) visit(_ *segment.Append, e segment.Entry) error {
 		}
 	}
 	return nil
+}
+
+// stands says that a block is stored which a tombstone covers: the append that replaced it was never committed.
+func (k *carrier) stands(t *segment.Tombstone) bool {
+	fp := k.c.Names.Fingerprint(t.Instance, namespaces.Tag(t.SaltTag), t.Key)
+	e, ok := k.c.Index.Resolve(fp)
+	if !ok || e.Location == 0 {
+		return false
+	}
+	rec, err := k.c.Rows.RecordNow(fp, e)
+	return err == nil && rec.Written() <= t.Covers
 }
 
 // needsPurge: a salt's first tag says for ever which tag it has now; the others as long

@@ -60,10 +60,33 @@ func (l *Log) Strays(ctx context.Context, g *space.Group, scan space.Scanner) (l
 		rows[id] = true // its copies too
 		if !l.Names.Dead(h.Instance, namespaces.Tag(h.SaltTag)) {
 			list = append(list, l.Stray(&h))
+			if t, ok := l.unreplaced(&h, e.Body); ok {
+				list = append(list, t)
+			}
 		}
 		return nil
 	})
 	return list, err
+}
+
+// unreplaced is of a record that no row speaks for and that names a tail which is stored: the record's append, as it
+// was never committed, has a tombstone of the tail, and this one takes it back.
+func (l *Log) unreplaced(h *segment.Head, record []byte) (t segment.Tombstone, ok bool) {
+	var rec segment.Record
+	if segment.DecodeRecord(record, &rec) != nil || rec.Replaces == nil {
+		return t, false
+	}
+	fp := l.Names.Fingerprint(h.Instance, namespaces.Tag(h.SaltTag), *rec.Replaces)
+	e, ok := l.Index.Resolve(fp)
+	if !ok || e.Location == 0 {
+		return t, false
+	}
+	tail, err := l.Rows.RecordNow(fp, e)
+	if err != nil || tail.Seq == h.Seq || tail.Written() > h.Seq {
+		return t, false
+	}
+	return segment.Tombstone{Seq: l.Root.Next(), Covers: h.Seq, Exact: true, Instance: h.Instance, SaltTag: h.SaltTag,
+		Key: *rec.Replaces}, true
 }
 
 // gone finds the namespaces that a group's log says there are, and that are no more, where it does not say so itself:
@@ -123,6 +146,7 @@ func (l *Log) Reconcile(ctx context.Context, b *catalog.Batch, groups []*space.G
 				return nil, err
 			}
 			l.Log.Warn("log not compared with the catalog", "group", g.Num, "error", err)
+			l.Space.SuspectLater(g)
 			state := l.Space.StaleRow(g)
 			b.PutGroup(&state)
 			continue
@@ -160,7 +184,7 @@ func (l *Log) ReconcileStale(ctx context.Context) {
 		if ctx.Err() == nil {
 			l.Log.Warn("stale group stays so", "group", g.Num, "error", err)
 		}
-		l.Space.SetStale(g)
+		l.Space.SuspectLater(g)
 		return
 	}
 	l.CarryOutWithin(ctx, 0, list)

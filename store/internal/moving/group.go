@@ -136,6 +136,14 @@ func (m *Mover) moveList(ctx context.Context, list []*appender.Block, j job, b *
 				m.Rows.Lost(ns, &in.Block, skep.KindOf(why))
 			}
 		}}
+	// What no drive gives is known before there is room elsewhere: without any, no more is read than the first blocks.
+	list = slices.DeleteFunc(list, func(in *appender.Block) bool {
+		gives := in.Group.Gives(&in.Record)
+		if ns := c.m.Names.Of(in.Record.Instance); !gives && ns != nil {
+			c.unreadable(in, ns, segio.ErrNoDrive)
+		}
+		return !gives
+	})
 	return c.move(ctx, list)
 }
 

@@ -160,13 +160,14 @@ func newest(list []*candidate) *candidate {
 	return top
 }
 
-// covered says whether a tombstone takes c away.
+// covered says whether a tombstone takes c away. One of an append that was never committed does not: an exact tombstone
+// of the same key says so.
 func (r *rebuilder) covered(sh *shard, c *candidate) bool {
 	if len(sh.stones) == 0 {
 		return false
 	}
 	for _, s := range sh.stones[c.fp] {
-		if c.written() <= s.covers && !r.voids[s.seq] {
+		if c.written() <= s.covers && !r.voids[s.seq] && !sh.exact[exactID{c.fp, s.seq}] {
 			return true
 		}
 	}

@@ -174,11 +174,12 @@ func (t *Table) Empty(g *Group) {
 	t.mu.emptied = append(t.mu.emptied, g)
 }
 
-// Emptying says whether segments of emptied groups are not free yet.
+// Emptying says whether segments of emptied groups are not free yet, and are to be: those of a group none of whose
+// drives can be told stay as they are.
 func (t *Table) Emptying() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return len(t.mu.emptied) > 0
+	return slices.ContainsFunc(t.mu.emptied, func(g *Group) bool { return g.Life.State() == Freed || !g.untold() })
 }
 
 // FreeSoon is how many groups could be opened now, or can be without anything more to be emptied: those that a reader

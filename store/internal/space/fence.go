@@ -1,18 +1,11 @@
 package space
 
-import (
-	"errors"
-	"syscall"
-
-	"github.com/skepkv/skep/store/internal/health"
-)
+import "github.com/skepkv/skep/store/internal/health"
 
 // Fence keeps a drive that failed a write out of new groups until probes have shown that
-// it can be written again. Reads of what it holds go on.
+// it can be written again. Reads of what it holds go on. A write for which the file system is full is none such, but a
+// flush is: what it was to make durable may be lost.
 func (t *Table) Fence(d *Drive, err error) {
-	if errors.Is(err, syscall.ENOSPC) {
-		return
-	}
 	d.Standing.Force(err)
 	t.Exclude(d, health.Fenced, err)
 }

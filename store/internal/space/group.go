@@ -3,6 +3,7 @@ package space
 import (
 	"slices"
 	"sync/atomic"
+	"time"
 
 	"github.com/skepkv/skep/layout"
 	"github.com/skepkv/skep/store/catalog"
@@ -61,6 +62,7 @@ type Group struct {
 	Full     bool          // it was sealed because the next block did not fit; not known of what an open finds
 	recorded bool          // with that: its row is being, or was, written
 	Lost     chan struct{} // closed when a drive of it is dead: nobody waits for its writes
+	Rests    time.Time     // until then its log is not compared with the catalog: that has just failed
 }
 
 // Found is the group of a row that was found in the catalog, or made from headers.

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/layout"
 )
 
 // growth is how many more segments each drive that may grow without a limit would get now,
@@ -49,10 +50,8 @@ func (t *Table) Uncapped() (list []*Drive) {
 	return list
 }
 
-// growDrives makes room for another group on drives that have none and may grow.
-func (t *Table) growDrives() error {
-	t.growing.Lock()
-	defer t.growing.Unlock()
+// growDrives makes room for another group on drives that have none and may grow. REQUIRES: t.growing.
+func (t *Table) growDrives() {
 	var growing []*Drive
 	t.mu.Lock()
 	for _, d := range t.Drives() {
@@ -64,7 +63,7 @@ func (t *Table) growDrives() error {
 	}
 	t.mu.Unlock()
 	if len(growing) == 0 {
-		return nil
+		return
 	}
 	fits := t.growth(t.Uncapped())
 	stunted := false
@@ -77,14 +76,22 @@ func (t *Table) growDrives() error {
 		if n, ok := fits[d]; ok {
 			step = max(1, min(step, n))
 		}
-		to := min(limit, segments+step)
-		err := t.checkReserve(d, int64(to-segments)*d.SegBytes)
+		// Its size may be larger: when it grew before, the flush failed.
+		size := d.Dev.Size()
+		to := min(limit, max(segments+step, layout.Segments(size, d.SegBytes)))
+		size = max(size, d.SegmentOffset(uint32(to)))
+		err := t.checkReserve(d, size-d.Dev.Size())
 		since := FailedFlushes([]*Drive{d})
 		if err == nil {
-			err = d.Dev.Grow(d.SegmentOffset(uint32(to)))
+			err = d.Dev.Grow(size)
 		}
-		if err == nil && t.FlushWritten(t.Context, []*Drive{d}, since) != nil {
-			continue // it is not its length for good; where the flush failed the drive is fenced
+		if err == nil {
+			if e := t.FlushWritten(t.Context, []*Drive{d}, since); e != nil { // it is not its length for good
+				if t.Context.Err() == nil {
+					t.Fence(d, e) // else the next group would take the cleaner's reserve of it
+				}
+				continue
+			}
 		}
 		t.mu.Lock()
 		if err != nil {
@@ -107,7 +114,6 @@ func (t *Table) growDrives() error {
 	if stunted {
 		t.Reroom()
 	}
-	return nil
 }
 
 // checkReserve keeps a growing device from filling its file system.

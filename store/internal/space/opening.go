@@ -2,12 +2,15 @@ package space
 
 import (
 	"context"
+	"errors"
 	"slices"
+	"syscall"
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/layout"
 	"github.com/skepkv/skep/store/catalog"
 	"github.com/skepkv/skep/store/device"
+	"github.com/skepkv/skep/store/internal/locks"
 	"github.com/skepkv/skep/store/internal/segio"
 )
 
@@ -74,32 +77,10 @@ func (t *Table) openLocked(st Stream, g *Group) {
 // NewGroup takes segments and writes their headers, unless no more than reserve groups
 // are free: it gives a spare. REQUIRES: not t.mu.
 func (t *Table) NewGroup(ctx context.Context, reserve int) (*Group, error) {
-	if err := t.growDrives(); err != nil {
+	g, err := t.takeSegments(reserve)
+	if err != nil {
 		return nil, err
 	}
-	t.mu.Lock()
-	if t.freeGroupsLocked() <= reserve {
-		t.mu.Unlock()
-		return nil, ErrFull
-	}
-	g := &Group{Generation: t.Root.Next(), Lost: make(chan struct{})}
-	for _, d := range t.Drives() {
-		if d.Failed != nil || len(d.Free) == 0 {
-			continue
-		}
-		g.Drives = append(g.Drives, d)
-		g.Segments = append(g.Segments, d.Free[len(d.Free)-1])
-		d.Free = d.Free[:len(d.Free)-1]
-	}
-	if len(g.Drives) == 0 {
-		t.mu.Unlock()
-		return nil, ErrFull
-	}
-	t.mu.Next++
-	g.Num = t.mu.Next
-	t.mu.Making = append(t.mu.Making, g)
-	t.mu.Unlock()
-
 	filler, err := layout.NewFiller(len(g.Drives), int(t.SegmentBytes/layout.PageSize))
 	if err == nil {
 		err = t.writeHeaders(ctx, g)
@@ -112,6 +93,36 @@ func (t *Table) NewGroup(ctx context.Context, reserve int) (*Group, error) {
 	}
 	g.Filler, g.Logged = filler, make([]int, len(g.Drives))
 	g.Life.Become(Spare)
+	return g, nil
+}
+
+// takeSegments takes those of a new group. Nobody else takes some between the growing of drives and that: what they
+// have allotted for the cleaner would go, too.
+func (t *Table) takeSegments(reserve int) (*Group, error) {
+	t.growing.Lock()
+	defer t.growing.Unlock()
+	t.growDrives()
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	locks.Requires(&t.growing)
+	if t.freeGroupsLocked() <= reserve {
+		return nil, ErrFull
+	}
+	g := &Group{Generation: t.Root.Next(), Lost: make(chan struct{})}
+	for _, d := range t.Drives() {
+		if d.Failed != nil || len(d.Free) == 0 {
+			continue
+		}
+		g.Drives = append(g.Drives, d)
+		g.Segments = append(g.Segments, d.Free[len(d.Free)-1])
+		d.Free = d.Free[:len(d.Free)-1]
+	}
+	if len(g.Drives) == 0 {
+		return nil, ErrFull
+	}
+	t.mu.Next++
+	g.Num = t.mu.Next
+	t.mu.Making = append(t.mu.Making, g)
 	return g, nil
 }
 
@@ -149,7 +160,7 @@ func (t *Table) writeHeaders(ctx context.Context, g *Group) error {
 			continue
 		}
 		op.Done = func(o *device.Op) {
-			if o.Err != nil {
+			if o.Err != nil && !errors.Is(o.Err, syscall.ENOSPC) {
 				t.Fence(d, o.Err)
 			}
 		}

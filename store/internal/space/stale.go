@@ -2,6 +2,7 @@ package space
 
 import (
 	"slices"
+	"time"
 
 	"github.com/skepkv/skep/store/catalog"
 	"github.com/skepkv/skep/store/internal/locks"
@@ -36,6 +37,18 @@ func (t *Table) Suspect(g *Group) {
 	t.suspects.mu.Unlock()
 }
 
+// suspectRest is how long a group is left alone whose log could not be compared with the catalog.
+const suspectRest = time.Minute
+
+// SuspectLater suspects a group again whose log could not be compared with the catalog. Else it would be stale for as
+// long as it is there, and while one is, each eviction and each delete of what is not there costs a tombstone.
+func (t *Table) SuspectLater(g *Group) {
+	t.mu.Lock()
+	g.Rests = time.Now().Add(suspectRest)
+	t.mu.Unlock()
+	t.Suspect(g)
+}
+
 // NextSuspect claims a group that no drive may write to, not even one that it could be let go of without; nil when
 // there is none.
 func (t *Table) NextSuspect() *Group {
@@ -51,7 +64,7 @@ func (t *Table) NextSuspect() *Group {
 		case !t.mu.Groups.Has(g): // it may have been suspected for what was read of it after it was freed
 			t.clearStale(g)
 		case !g.Stale.Load(): // done
-		case found == nil && g.Life.State() == Sealed && g.quiet() && g.answers():
+		case found == nil && g.Life.State() == Sealed && g.quiet() && g.answers() && !time.Now().Before(g.Rests):
 			found = g
 			g.Life.Take(Claim{By: Mender})
 		default:
