@@ -193,7 +193,7 @@ func (m *Member) hears(b []byte) (done func(error), r *reply) {
 			return done, &reply{Elsewhere: true}
 		}
 	case c.State == clustermap.Down && n.State != clustermap.Down && n.Lease != 0:
-		if !m.hearing.leads(term) {
+		if m.raft.State() != raft.Leader || !m.hearing.leads(term) {
 			return done, &reply{Elsewhere: true} // who leads knows how long the node was silent
 		}
 		silence := time.Duration(max(n.Lease, now.Silence.After)) * time.Second

@@ -207,6 +207,9 @@ func (m *Member) open() (err error) {
 	if err := read.replay(); err != nil {
 		return err
 	}
+	if read.forgot != nil {
+		return read.forgot
+	}
 	if len(read.damaged) > 0 {
 		m.log.Warn("an older snapshot of the map is used: newer ones cannot be read, and are set aside",
 			"snapshots", read.damaged, "in", filepath.Join(m.snapshots.dir, damagedDir))

@@ -137,6 +137,7 @@ type stopped struct {
 	term     uint64   // the highest there is
 	changed  uint64   // term of the last change
 	damaged  []string // newer snapshots, which cannot be read
+	forgot   error    // it would have forgotten what it agreed to: it must not vote. A recovery goes on from what is left
 }
 
 // openStopped opens and reads it; looking: nothing is changed.
@@ -207,8 +208,8 @@ func (s *stopped) replay() error {
 		return err
 	}
 	s.last = max(s.snapshot, end)
-	if most > s.last { // it was sent the snapshot, or the log is gone: it would have forgotten what it agreed to
-		return &skep.Error{Op: op, Kind: kind, Field: "snapshot of entry", Value: most,
+	if most > s.last { // it was sent the snapshot, or the log is gone
+		s.forgot = &skep.Error{Op: op, Kind: kind, Field: "snapshot of entry", Value: most,
 			Limit: "one that can be read, as the log does not reach it"}
 	}
 	for i := s.snapshot + 1; i <= end; i++ {

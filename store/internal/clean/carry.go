@@ -123,6 +123,9 @@ func (k *carrier) visit(a *segment.Append, e segment.Entry) error {
 		t, err := segment.DecodeTombstone(e.Body)
 		if err == nil && !outlived(max(t.Seq, t.Covers), k.oldest) && !n.Dead(t.Instance, namespaces.Tag(t.SaltTag)) &&
 			(t.Seq != a.Seq || !k.stands(&t)) {
+			if t.Seq == a.Seq { // the record of its append that an exact one may be about goes with the group
+				t.Seq = k.c.Root.Next()
+			}
 			k.stones = append(k.stones, t)
 		}
 	case segment.KindPurge:

@@ -68,10 +68,10 @@ func (c *Cleaner) best(ctx context.Context) (bool, error) {
 		case err == ErrNoGain:
 			c.Index.Futile(g.Num)
 		case catalog.NoRoom(err): // what is kept, and carried on, does not fit
-		case (k == skep.DeviceFailed || k == skep.Deadline || k == skep.Damaged) && ctx.Err() == nil:
+		case (k == skep.DeviceFailed || k == skep.Deadline) && ctx.Err() == nil:
 			c.Index.Futile(g.Num)
 			if c.mayTell() {
-				c.Log.Error("group not cleaned: a drive of it fails, or the catalog does", "group", g.Num, "error", err)
+				c.Log.Error("group not cleaned: a drive of it fails", "group", g.Num, "error", err)
 			}
 		default:
 			return false, err
@@ -99,8 +99,7 @@ func (c *Cleaner) victim() *space.Group {
 	}
 }
 
-// EmptyGroup empties g, which is claimed, and hands it over to be freed. Damaged: a row of it cannot be read, and g
-// stays.
+// EmptyGroup empties g, which is claimed, and hands it over to be freed.
 func (c *Cleaner) EmptyGroup(ctx context.Context, g *space.Group) error {
 	var recs []segment.Record
 	var refs []index.Ref
@@ -108,8 +107,8 @@ func (c *Cleaner) EmptyGroup(ctx context.Context, g *space.Group) error {
 	err := c.Catalog.ScanGroup(ctx, g.Num, func(loc layout.Location, row []byte) error {
 		var rec segment.Record
 		if err := segment.DecodeRecord(row, &rec); err != nil {
-			return &skep.Error{Op: "clean group", Kind: skep.Damaged, Field: "row in the catalog", Value: loc, Err: err,
-				Limit: "one that can be read, as it is once the catalog is rebuilt: its block goes with the group"}
+			c.Log.Error("damaged row in the catalog", "location", loc, "error", err)
+			return nil
 		}
 		fp := c.Names.Fingerprint(rec.Instance, namespaces.Tag(rec.SaltTag), rec.Key)
 		if c.Names.Dead(rec.Instance, namespaces.Tag(rec.SaltTag)) {

@@ -160,18 +160,22 @@ func newest(list []*candidate) *candidate {
 	return top
 }
 
-// covered says whether a tombstone takes c away. One of an append that was never committed does not: an exact tombstone
-// of the same key says so.
-func (r *rebuilder) covered(sh *shard, c *candidate) bool {
+// covered says whether a tombstone takes c away, of a list of one key. One of an append that was never committed does
+// not: an exact tombstone of the same key says so, unless the append has a record of the key, which it is about then.
+func (r *rebuilder) covered(sh *shard, c *candidate, list []*candidate) bool {
 	if len(sh.stones) == 0 {
 		return false
 	}
 	for _, s := range sh.stones[c.fp] {
-		if c.written() <= s.covers && !r.voids[s.seq] && !sh.exact[exactID{c.fp, s.seq}] {
+		if c.written() <= s.covers && !r.voids[s.seq] && (!sh.exact[exactID{c.fp, s.seq}] || has(list, s.seq)) {
 			return true
 		}
 	}
 	return false
+}
+
+func has(list []*candidate, seq uint64) bool {
+	return slices.ContainsFunc(list, func(c *candidate) bool { return c.seq == seq })
 }
 
 // settle decides for every block which record counts, if any, and removes the rows of
@@ -229,7 +233,7 @@ func (r *rebuilder) settleShard(ctx context.Context, sh *shard, fates []uint8, b
 		}
 		n.Older += int64(len(list)) - 1
 		switch {
-		case top == nil || r.covered(sh, top):
+		case top == nil || r.covered(sh, top, list):
 			n.Deleted++
 			top = nil
 		case fates[top.scope] == scopePurged:
