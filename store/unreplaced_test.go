@@ -26,6 +26,7 @@ func TestATailOutlivesAPutThatFailed(t *testing.T) {
 			require.NoError(t, err)
 			requireOutcome(t, skep.Committed, res)
 			s.space.SealOpen(space.User)
+			putRun(t, s, openSpace(t, s, "opens the next group", skep.Cache, 1, true), chainKeys(9, 1), 100)
 			whole := version(k, 1, 0)
 			whole.Replaces = &tail
 			// Nobody compares its log before it is sealed.
