@@ -130,6 +130,9 @@ func (x *Index) Futile(id uint32) {
 	}
 }
 
+// futile says that cleaning g gained nothing lately. REQUIRES: x.mu held.
+func (x *Index) futile(g *group) bool { return g.futile > 0 && x.age(g.futile) < futileFor }
+
 // SealedAt is when a group was sealed, 0 when it is not.
 func (x *Index) SealedAt(id uint32) Tick {
 	x.mu.RLock()
@@ -213,7 +216,7 @@ func (x *Index) Groups() []GroupStat {
 func (x *Index) groupStat(id uint32, g *group, guard float64) GroupStat {
 	s := GroupStat{
 		Group: id, Blocks: g.blocks, LivePages: g.livePages, TouchedPages: g.touchedPages, MustPages: g.mustPages + x.within(g, guard),
-		CapacityPages: g.capacityPages, Futile: g.futile > 0 && x.age(g.futile) < futileFor, SealedAge: x.age(g.sealedAt),
+		CapacityPages: g.capacityPages, Futile: x.futile(g), SealedAge: x.age(g.sealedAt),
 	}
 	if g.livePages > 0 {
 		s.MeanAge = x.age(Tick(g.lastPages / g.livePages))

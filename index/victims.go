@@ -40,12 +40,23 @@ func (v *victims) noteHollow(id uint32, g *group) {
 	}
 }
 
-// Hollow is the first sealed group in which nothing lives, among those the caller admits. It admits groups to which
-// nobody writes any more: what was written until then is seen here.
-func (x *Index) Hollow(admit func(group uint32) bool) (uint32, bool) {
+// Hollow is the first sealed group in which nothing lives, among those the caller admits; of futile ones, which could not
+// be cleaned lately, only where all is set and there is no other. It admits groups to which nobody writes any more: what
+// was written until then is seen here.
+func (x *Index) Hollow(all bool, admit func(group uint32) bool) (uint32, bool) {
 	x.mu.RLock()
-	ids := x.victims.hollow.ToArray()
+	var ids, futile []uint32
+	for _, id := range x.victims.hollow.ToArray() {
+		if x.futile(x.groups[id]) {
+			futile = append(futile, id)
+		} else {
+			ids = append(ids, id)
+		}
+	}
 	x.mu.RUnlock()
+	if all {
+		ids = append(ids, futile...)
+	}
 	for _, id := range ids {
 		if (admit == nil || admit(id)) && x.lives(id) == 0 {
 			return id, true

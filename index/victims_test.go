@@ -48,7 +48,7 @@ func TestVictimsAmongMany(t *testing.T) {
 		require.Equal(t, exact(x), g.Group)
 		_, ok = x.Remove(fpOf(uint64(g.Group)), at(g.Group, 1))
 		require.True(t, ok)
-		hollow, ok := x.Hollow(nil)
+		hollow, ok := x.Hollow(false, nil)
 		require.True(t, ok)
 		require.Equal(t, g.Group, hollow)
 		x.FreeGroup(g.Group)
@@ -76,7 +76,7 @@ func TestVictimsThatFillMeanwhile(t *testing.T) {
 		name string
 		pick func(x *Index, admit func(uint32) bool) (uint32, bool)
 	}{
-		{"hollow", func(x *Index, admit func(uint32) bool) (uint32, bool) { return x.Hollow(admit) }},
+		{"hollow", func(x *Index, admit func(uint32) bool) (uint32, bool) { return x.Hollow(true, admit) }},
 		{"victim", func(x *Index, admit func(uint32) bool) (uint32, bool) {
 			g, ok := x.PickVictim(admit)
 			return g.Group, ok
@@ -100,6 +100,33 @@ func TestVictimsThatFillMeanwhile(t *testing.T) {
 			require.Equal(t, 1, x.lives(1))
 		})
 	}
+}
+
+// Groups without blocks that could not be cleaned, as their drives fail, do not stand in front of others.
+func TestHollowGroupsThatFailedComeLast(t *testing.T) {
+	t.Parallel()
+	x := open(t, Config{CapacityPages: 1000})
+	for id := uint32(1); id <= 3; id++ {
+		require.NoError(t, x.SealGroup(id, 100, 0))
+	}
+	insert(t, x, singles(4, 4, 1)...)
+	require.NoError(t, x.SealGroup(4, 100, 0))
+	x.Futile(1)
+	x.Futile(3)
+	for _, all := range []bool{false, true} {
+		got, ok := x.Hollow(all, nil)
+		require.True(t, ok)
+		require.Equal(t, uint32(2), got)
+	}
+	x.Futile(2)
+	_, ok := x.Hollow(false, nil)
+	require.False(t, ok, "a group with blocks goes first")
+	g, ok := x.PickVictim(nil)
+	require.True(t, ok)
+	require.Equal(t, uint32(4), g.Group)
+	got, ok := x.Hollow(true, nil)
+	require.True(t, ok, "where nothing else is asked for")
+	require.Equal(t, uint32(1), got)
 }
 
 func BenchmarkPickVictim(b *testing.B) {

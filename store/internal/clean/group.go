@@ -83,7 +83,7 @@ func (c *Cleaner) best(ctx context.Context) (bool, error) {
 // victim claims a sealed group nobody writes to: an empty one if there is one.
 func (c *Cleaner) victim() *space.Group {
 	for {
-		num, ok := c.Index.Hollow(c.Space.CanClaim)
+		num, ok := c.Index.Hollow(c.empty, c.Space.CanClaim)
 		if !ok && !c.empty {
 			var st index.GroupStat
 			st, ok = c.Index.PickVictim(c.Space.CanClaim)

@@ -42,9 +42,11 @@ func (c *Cleaner) keepPromises() bool {
 
 // end keeps what was promised before the cleaner ends, if what it cleaned can be had yet.
 func (c *Cleaner) end() {
+	wait := time.Millisecond
 	for c.Context.Err() == nil && c.Rows.Failed() == nil && !c.keepPromises() && c.Space.Emptying() {
-		time.Sleep(time.Millisecond)
+		time.Sleep(wait)
 		c.Space.Regain()
+		wait = min(2*wait, time.Second/8) // a drive may refuse to be told, and each refusal is logged
 	}
 	if c.promised {
 		c.Logs.Intents.Tried()
