@@ -63,6 +63,7 @@ type Group struct {
 	recorded bool          // with that: its row is being, or was, written
 	Lost     chan struct{} // closed when a drive of it is dead: nobody waits for its writes
 	Rests    time.Time     // until then its log is not compared with the catalog: that has just failed
+	rest     time.Duration // how long that was the last time
 }
 
 // Found is the group of a row that was found in the catalog, or made from headers.

@@ -37,14 +37,16 @@ func (t *Table) Suspect(g *Group) {
 	t.suspects.mu.Unlock()
 }
 
-// suspectRest is how long a group is left alone whose log could not be compared with the catalog.
+// suspectRest is how long a group is left alone whose log could not be compared with the catalog: twice as long each time
+// that it could not again, an hour at most.
 const suspectRest = time.Minute
 
 // SuspectLater suspects a group again whose log could not be compared with the catalog. Else it would be stale for as
 // long as it is there, and while one is, each eviction and each delete of what is not there costs a tombstone.
 func (t *Table) SuspectLater(g *Group) {
 	t.mu.Lock()
-	g.Rests = time.Now().Add(suspectRest)
+	g.rest = min(max(2*g.rest, suspectRest), time.Hour)
+	g.Rests = time.Now().Add(g.rest)
 	t.mu.Unlock()
 	t.Suspect(g)
 }

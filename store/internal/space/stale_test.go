@@ -2,6 +2,7 @@ package space
 
 import (
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 )
@@ -15,4 +16,17 @@ func TestAGroupThatIsGoneIsNotStale(t *testing.T) {
 	require.True(t, table.AnyStale())
 	require.Nil(t, table.NextSuspect())
 	require.False(t, table.AnyStale())
+}
+
+// A log that can never be compared with the catalog is read again seldom, and not each minute.
+func TestALogThatIsNeverComparedRestsLonger(t *testing.T) {
+	t.Parallel()
+	var table Table
+	g := &Group{}
+	for _, rest := range []time.Duration{1, 2, 4, 8, 16, 32, 60, 60} {
+		before := time.Now()
+		table.SuspectLater(g)
+		require.False(t, g.Rests.Before(before.Add(rest*time.Minute)))
+		require.False(t, g.Rests.After(time.Now().Add(rest*time.Minute)))
+	}
 }
