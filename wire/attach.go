@@ -80,13 +80,12 @@ func (c *Client) attachOwn(ctx context.Context, mem []byte, own int, offset int6
 	}
 	x, err := c.conn(ctx, 0) // one that is made now attaches it
 	if err == nil {
-		err = s.offerFile(ctx, x, a)
+		if err = s.offerFile(ctx, x, a); err == nil {
+			return a, nil
+		}
 	}
-	if err != nil {
-		s.forgetFile(a)
-		return nil, err
-	}
-	return a, nil
+	s.forgetFile(a)
+	return nil, err
 }
 
 // Attached says whether the server maps the memory now: nil, or why it does not.
@@ -219,7 +218,8 @@ func (s *sharedMemory) offerFile(ctx context.Context, x *clientConn, a *Attached
 	case <-ctx.Done():
 		return link.Ended(op, ctx)
 	}
-	defer func() { <-s.offering }()
+	free := func() { <-s.offering }
+	defer func() { free() }()
 	s.mu.Lock()
 	conn, done, listed, why := s.conn, a.conn == x, slices.Contains(s.files, a), s.why
 	s.mu.Unlock()
@@ -257,8 +257,9 @@ func (s *sharedMemory) offerFile(ctx context.Context, x *clientConn, a *Attached
 	case detached: // while it was offered
 		x.unmap(a.number)
 		return errClosed
-	case errors.Is(err, skep.Deadline): // the server may have it, or take it yet
-		go x.unmap(a.number)
+	case errors.Is(err, skep.Deadline): // the server may have it, or take it yet: nobody offers it again before
+		go func(free func()) { x.unmap(a.number); free() }(free)
+		free = func() {}
 	}
 	return err
 }

@@ -447,12 +447,7 @@ func (c *Client) do(ctx context.Context, s spec, m frames.Message, payload net.B
 			return nil
 		}
 		wait, again := c.again(s, err, sent)
-		if !again || try >= c.opt.Retries || within.Err() != nil {
-			return c.verdict(ctx, within, s, err)
-		}
-		select {
-		case <-time.After(wait):
-		case <-within.Done():
+		if !again || try >= c.opt.Retries || !paused(within, wait) {
 			return c.verdict(ctx, within, s, err)
 		}
 	}
@@ -469,6 +464,15 @@ func (c *Client) again(s spec, err error, sent bool) (time.Duration, bool) {
 		return time.Millisecond, (!sent || s.again) && !errors.Is(err, ErrRestarted) && !errors.Is(err, whose.ErrAnother)
 	}
 	return 0, false
+}
+
+// paused waits; false: ctx has ended.
+func paused(ctx context.Context, wait time.Duration) bool {
+	select {
+	case <-time.After(wait):
+	case <-ctx.Done():
+	}
+	return ctx.Err() == nil
 }
 
 // verdict is what a caller is told of a failed call: its own context's end, when that is

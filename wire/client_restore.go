@@ -158,12 +158,7 @@ func (s *clientSession) start(ctx context.Context) error {
 			return nil
 		}
 		wait, again := c.again(sp, err, sent)
-		if !again || try >= c.opt.Retries || within.Err() != nil {
-			return c.verdict(ctx, within, sp, err)
-		}
-		select {
-		case <-time.After(wait):
-		case <-within.Done():
+		if !again || try >= c.opt.Retries || !paused(within, wait) {
 			return c.verdict(ctx, within, sp, err)
 		}
 	}
@@ -412,12 +407,9 @@ func (s *clientSession) ask(ctx context.Context, t frames.Type, m frames.Message
 			return nil
 		}
 		wait, again := s.c.again(spec{}, err, true)
-		if !again || out != nil || try >= s.c.opt.Retries { // who waits for a claim computes meanwhile
+		// Who waits for a claim computes meanwhile.
+		if !again || out != nil || try >= s.c.opt.Retries || !paused(within, wait) {
 			return s.c.verdict(ctx, within, spec{op: t.String()}, err)
-		}
-		select {
-		case <-time.After(wait):
-		case <-within.Done():
 		}
 	}
 }

@@ -445,7 +445,11 @@ func (x *session) Stop(ctx context.Context, chain int) error {
 		x.mu.Lock()
 		x.stopped[chain] = true
 		x.mu.Unlock()
-		return x.parts(ctx, chain, func(ses part, chain int) error { return ses.Stop(ctx, chain) })
+		err := x.parts(ctx, chain, func(ses part, chain int) error { return ses.Stop(ctx, chain) })
+		if skep.KindOf(err) == skep.Deadline { // the second part begins: the Store may write there yet
+			err = &skep.Error{Op: "stop", Kind: skep.NotReleased, Err: err}
+		}
+		return err
 	}
 	x.cancel()
 	var err error

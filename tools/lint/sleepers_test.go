@@ -42,7 +42,6 @@ var sleepers = map[string]string{
 	"tools/internal/wired/wired_test.go quiet":                              looks,
 	"tools/internal/cli/cluster_nodes_test.go TestThreeServersAgreeOnAMap":  "how long it takes until another one leads is told",
 	"tools/libskep/prefill_test.go wander":                                  works,
-	"tools/internal/books/book_test.go apply":                               promise,
 	"tools/internal/books/book_test.go restarted":                           promise,
 	"tools/internal/books/books_test.go TestBooks":                          lives,
 	"tools/internal/apart/apart_test.go goOn":                               lives,

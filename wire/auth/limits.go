@@ -105,6 +105,16 @@ func (t *Tenant) Charge(bytes int64) {
 	take(t.mu.bytes, t.clock(), float64(bytes))
 }
 
+// Owe takes requests that are not refused. The bucket may be left in debt.
+func (t *Tenant) Owe(requests int) {
+	if t == nil {
+		return
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	take(t.mu.requests, t.clock(), float64(requests))
+}
+
 // Solvent says whether the tenant has a byte left; else after how long to come back. It takes nothing: it is for what
 // is charged once it is known how many bytes it is (Charge).
 func (t *Tenant) Solvent() (retryAfter time.Duration, ok bool) {

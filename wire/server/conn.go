@@ -449,10 +449,10 @@ func (x *serverConn) start(r *request, op *operation) error {
 			return shed(link.Overloaded("rate of the tenant", wait), left)
 		}
 	}
-	if !op.back { // what a call took whose rate was paid is given back for nothing
-		if wait, ok := x.who.Limits().Admit(1, int64(left)); !ok {
-			return shed(link.Overloaded("rate of the tenant", wait), left)
-		}
+	if op.back { // what a call took is given back, whatever the rate
+		x.who.Limits().Owe(1)
+	} else if wait, ok := x.who.Limits().Admit(1, int64(left)); !ok {
+		return shed(link.Overloaded("rate of the tenant", wait), left)
 	}
 	// Where so many answers wait, half of them are made, and wait for the client to read.
 	select {

@@ -19,8 +19,12 @@ func giveTo(f *os.File, st os.FileInfo) error {
 	if was.Uid == is.Uid && was.Gid == is.Gid {
 		return nil
 	}
-	if err := f.Chown(int(was.Uid), int(was.Gid)); !errors.Is(err, fs.ErrPermission) {
-		return err
+	err = f.Chown(int(was.Uid), int(was.Gid))
+	if errors.Is(err, fs.ErrPermission) {
+		err = f.Chown(-1, int(was.Gid)) // a group that the user is in
 	}
-	return nil
+	if errors.Is(err, fs.ErrPermission) || errors.Is(err, syscall.EINVAL) { // one that this namespace does not know
+		return nil
+	}
+	return err
 }

@@ -205,9 +205,9 @@ func createFile(path string) (*newFile, error) {
 		return nil, wrong(err)
 	}
 	if there && runtime.GOOS != "windows" { // whatever the umask
-		err := giveTo(f, st)
+		err := f.Chmod(mode)
 		if err == nil {
-			err = f.Chmod(mode)
+			err = giveTo(f, st) // from then on its mode may be its owner's alone to change
 		}
 		if err != nil {
 			return nil, wrong(errors.Join(err, f.Close(), os.Remove(f.Name())))
