@@ -6,7 +6,7 @@
 // # What is stored
 //
 // A context belongs to a chain of a block namespace, N say, and lives in two unchained
-// namespaces of the same tenant, model and class beside it:
+// namespaces of the same tenant, model, class and number of copies beside it:
 //
 //	N#sparse-R   records. A block is 64 slots of R bytes (whole pages), one entry each. Its
 //	             shape is "latent", a slot a layer, so a slot is a granule: it has its own

@@ -510,15 +510,12 @@ func (s *Sparse) prepare(ctx context.Context, sc skep.Scope, last skep.Key, info
 	if h.Entries < 1 || h.Entries > coact.MaxEntries || h.Devices < 1 || h.Devices > layout.MaxDevices {
 		return nil, skep.Invalidf(op, "entries", h.Entries, fmt.Sprintf("1 to %d", coact.MaxEntries))
 	}
-	spec := skep.NamespaceSpec{Tenant: info.Tenant, Model: info.Model, Class: info.Class, Copies: 1}
-	spec.Name, spec.Shape = info.Name+metaSuffix, skep.Shape{Kind: skep.Opaque, BlockTokens: 1}
-	meta, err := s.st.OpenNamespace(ctx, spec)
+	meta, err := s.beside(ctx, info, metaSuffix, skep.Shape{Kind: skep.Opaque, BlockTokens: 1})
 	if err != nil {
 		return nil, err
 	}
-	spec.Name = fmt.Sprintf("%s%s-%d", info.Name, metaSuffix, k.record)
-	spec.Shape = skep.Shape{Kind: skep.Latent, Layers: slotsPerBlock, HeadDim: int(k.record), Element: skep.I8, BlockTokens: 1}
-	records, err := s.st.OpenNamespace(ctx, spec)
+	records, err := s.beside(ctx, info, fmt.Sprintf("%s-%d", metaSuffix, k.record),
+		skep.Shape{Kind: skep.Latent, Layers: slotsPerBlock, HeadDim: int(k.record), Element: skep.I8, BlockTokens: 1})
 	if err != nil {
 		return nil, err
 	}
@@ -533,4 +530,18 @@ func (s *Sparse) prepare(ctx context.Context, sc skep.Scope, last skep.Key, info
 		k.layers = append(k.layers, y)
 	}
 	return k, nil
+}
+
+// beside opens a namespace beside the one of the chains, with its promises: what is appended is nowhere else. One that was
+// made before siblings had more copies than one stays as it is.
+func (s *Sparse) beside(ctx context.Context, of skep.NamespaceInfo, suffix string, shape skep.Shape) (
+	n skep.NamespaceInfo, err error,
+) {
+	spec := skep.NamespaceSpec{Tenant: of.Tenant, Model: of.Model, Name: of.Name + suffix, Class: of.Class, Shape: shape}
+	for _, spec.Copies = range []int{max(of.Copies, 1), 1} {
+		if n, err = s.st.OpenNamespace(ctx, spec); skep.KindOf(err) != skep.Conflict {
+			break
+		}
+	}
+	return n, err
 }
