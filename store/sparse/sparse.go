@@ -458,27 +458,30 @@ func (s *Sparse) sibling(ctx context.Context, n skep.NamespaceInfo, suffix strin
 }
 
 // tokens is how many tokens a chain has; NotFound unless all of it is stored. A lookup ends
-// before a block that is stored and cannot be read now, as before one that is gone; so the first
-// that it did not find is asked for, and the Store's error returned where that says otherwise.
+// before a block that is stored and cannot be read now, or that is on a drive which is not to be
+// relied on, as before one that is gone; so the first that it did not find is asked for, and only
+// the Store's word that none is stored makes the chain one that is gone.
 func (s *Sparse) tokens(ctx context.Context, sc skep.Scope, keys []skep.Key) (int, error) {
-	found := 0
+	short := &skep.Error{Op: "cluster", Kind: skep.DeviceFailed, Field: "blocks of the chain", Limit: len(keys)}
 	for range readTries {
 		r, err := s.st.Lookup(ctx, &skep.LookupRequest{Scope: sc, Keys: keys, Lease: skep.NoLease})
 		if err != nil {
 			return 0, err
 		}
-		if found = r.Blocks; found >= len(keys) {
+		if r.Blocks >= len(keys) {
 			return r.Tokens, nil
 		}
-		data, err := s.blockAt(ctx, skep.Chain{Scope: sc, Keys: keys, Blocks: skep.Only(found, found+1)})
+		short.Value = r.Blocks
+		data, err := s.blockAt(ctx, skep.Chain{Scope: sc, Keys: keys, Blocks: skep.Only(r.Blocks, r.Blocks+1)})
 		if err != nil {
-			return 0, fmt.Errorf("block %d of the chain: %w", found, err)
+			return 0, fmt.Errorf("block %d of the chain: %w", r.Blocks, err)
 		}
 		if data == nil {
+			short.Kind = skep.NotFound
 			break
 		}
 	}
-	return 0, &skep.Error{Op: "cluster", Kind: skep.NotFound, Field: "blocks of the chain", Value: found, Limit: len(keys)}
+	return 0, short // DeviceFailed where what no lookup finds could be read each time
 }
 
 // prepare makes a context's frame: its geometry and namespaces.
