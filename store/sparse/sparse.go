@@ -206,23 +206,34 @@ func (s *Sparse) Cluster(ctx context.Context, r *skep.ClusterRequest) (skep.Spar
 	if err := k.forget(ctx); err != nil {
 		return nil, err
 	}
-	for l := range k.layers {
-		if err := k.build(ctx, l); err != nil {
-			return nil, fmt.Errorf("cluster layer %d: %w", l, err)
+	if err := k.make(ctx); err != nil {
+		late, stop := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
+		defer stop()
+		// Without a description nobody could name what was made so far.
+		if text, lost := k.getMeta(late, k.key("context")); text == nil && lost == nil {
+			k.end()
+			_ = k.drop(late) // what it leaves is written over, should the chain be clustered again
 		}
-	}
-	text, err := json.Marshal(h)
-	if err != nil {
-		return nil, err
-	}
-	// The description comes last: without it there is no context.
-	if err := k.putMeta(ctx, k.key("context"), text); err != nil {
 		return nil, err
 	}
 	if err := s.register(ctx, k); err != nil {
 		return nil, err
 	}
 	return k, nil
+}
+
+// make stores a context's layers, and the description last: without it there is no context.
+func (k *sparseContext) make(ctx context.Context) error {
+	for l := range k.layers {
+		if err := k.build(ctx, l); err != nil {
+			return fmt.Errorf("cluster layer %d: %w", l, err)
+		}
+	}
+	text, err := json.Marshal(k.head)
+	if err != nil {
+		return err
+	}
+	return k.putMeta(ctx, k.key("context"), text)
 }
 
 // claim waits until nobody else makes, opens or drops the context of a place: two that were
