@@ -69,3 +69,22 @@ func TestAFailedClusterLeavesNothing(t *testing.T) {
 		b.nothingStored(fmt.Sprintf("put %d failed", n))
 	}
 }
+
+// A context of which some layer's arrangement is gone leaves nothing of the layers after it, nor
+// of the tokens.
+func TestADropWithoutSomeArrangementDeletesTheOtherLayers(t *testing.T) {
+	t.Parallel()
+	b := newBedOf(t, threeLayers())
+	k := b.clustered()
+	_, err := k.Append(b.ctx, [][]byte{bedEntry(bedTokens), bedEntry(bedTokens), bedEntry(bedTokens)})
+	require.NoError(t, err)
+	gone := k.layers[1].arranged().recordKeys(k, 1)
+	require.NoError(t, k.Close(b.ctx))
+	_, err = b.st.Delete(b.ctx, k.meta, []skep.Key{k.key("arrangement", 1)})
+	require.NoError(t, err)
+	_, err = b.st.Delete(b.ctx, k.records, gone) // what they are nobody says any more
+	require.NoError(t, err)
+	_, err = b.sp.OpenContext(b.ctx, b.scope, b.last())
+	require.ErrorIs(t, err, skep.NotFound)
+	b.nothingStored("layer 1 is gone")
+}

@@ -418,8 +418,11 @@ func (s *Sparse) buryClaimed(ctx context.Context, c *sparseContext) error {
 		delete(s.open, c.place)
 	}
 	s.mu.Unlock()
-	if c.layers[0].arranged() == nil {
-		for l := range c.layers {
+	if slices.ContainsFunc(c.layers, func(y *layer) bool { return y.arranged() == nil }) { // an open got as far as that
+		for l, y := range c.layers {
+			if y.arranged() != nil {
+				continue
+			}
 			if err := c.load(ctx, l); err != nil && !errors.Is(err, skep.Damaged) && !errors.Is(err, errNoArrangement) {
 				return err
 			}
