@@ -164,7 +164,10 @@ func (k *sparseContext) build(ctx context.Context, n int) error {
 	if err != nil {
 		return err
 	}
-	a.keys = medoidKeys(keys, k.heads.KeyWidth(), clusters)
+	a.keys, a.readers = medoidKeys(keys, k.heads.KeyWidth(), clusters), &sync.RWMutex{}
+	y.mu.Lock()
+	y.mu.arrangement = a // a drop of what fails here names the records by it
+	y.mu.Unlock()
 	if _, err := k.writeRecords(ctx, n, a, recs.at, nil); err != nil {
 		return err
 	}

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"math"
 	"runtime"
+	"slices"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -115,6 +116,7 @@ func newBedOf(t *testing.T, shape skep.Shape) *bed {
 		for t := range bedShape.BlockTokens {
 			bytes = append(bytes, bedEntry(i*bedShape.BlockTokens+t)...)
 		}
+		bytes = slices.Repeat(bytes, shape.Layers)
 		blocks = append(blocks, skep.Block{Key: k, Parts: []skep.Part{{Bytes: bytes}}})
 	}
 	_, err = b.st.Put(ctx, &skep.PutRequest{Scope: b.scope, Blocks: blocks})

@@ -206,23 +206,34 @@ func (s *Sparse) Cluster(ctx context.Context, r *skep.ClusterRequest) (skep.Spar
 	if err := k.forget(ctx); err != nil {
 		return nil, err
 	}
-	for l := range k.layers {
-		if err := k.build(ctx, l); err != nil {
-			return nil, fmt.Errorf("cluster layer %d: %w", l, err)
+	if err := k.make(ctx); err != nil {
+		late, stop := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
+		defer stop()
+		// Without a description nobody could name what was made so far.
+		if text, lost := k.getMeta(late, k.key("context")); text == nil && lost == nil {
+			k.end()
+			_ = k.drop(late) // what it leaves is written over, should the chain be clustered again
 		}
-	}
-	text, err := json.Marshal(h)
-	if err != nil {
-		return nil, err
-	}
-	// The description comes last: without it there is no context.
-	if err := k.putMeta(ctx, k.key("context"), text); err != nil {
 		return nil, err
 	}
 	if err := s.register(ctx, k); err != nil {
 		return nil, err
 	}
 	return k, nil
+}
+
+// make stores a context's layers, and the description last: without it there is no context.
+func (k *sparseContext) make(ctx context.Context) error {
+	for l := range k.layers {
+		if err := k.build(ctx, l); err != nil {
+			return fmt.Errorf("cluster layer %d: %w", l, err)
+		}
+	}
+	text, err := json.Marshal(k.head)
+	if err != nil {
+		return err
+	}
+	return k.putMeta(ctx, k.key("context"), text)
 }
 
 // claim waits until nobody else makes, opens or drops the context of a place: two that were
@@ -407,8 +418,11 @@ func (s *Sparse) buryClaimed(ctx context.Context, c *sparseContext) error {
 		delete(s.open, c.place)
 	}
 	s.mu.Unlock()
-	if c.layers[0].arranged() == nil {
-		for l := range c.layers {
+	if slices.ContainsFunc(c.layers, func(y *layer) bool { return y.arranged() == nil }) { // an open got as far as that
+		for l, y := range c.layers {
+			if y.arranged() != nil {
+				continue
+			}
 			if err := c.load(ctx, l); err != nil && !errors.Is(err, skep.Damaged) && !errors.Is(err, errNoArrangement) {
 				return err
 			}
@@ -458,27 +472,30 @@ func (s *Sparse) sibling(ctx context.Context, n skep.NamespaceInfo, suffix strin
 }
 
 // tokens is how many tokens a chain has; NotFound unless all of it is stored. A lookup ends
-// before a block that is stored and cannot be read now, as before one that is gone; so the first
-// that it did not find is asked for, and the Store's error returned where that says otherwise.
+// before a block that is stored and cannot be read now, or that is on a drive which is not to be
+// relied on, as before one that is gone; so the first that it did not find is asked for, and only
+// the Store's word that none is stored makes the chain one that is gone.
 func (s *Sparse) tokens(ctx context.Context, sc skep.Scope, keys []skep.Key) (int, error) {
-	found := 0
+	short := &skep.Error{Op: "cluster", Kind: skep.DeviceFailed, Field: "blocks of the chain", Limit: len(keys)}
 	for range readTries {
 		r, err := s.st.Lookup(ctx, &skep.LookupRequest{Scope: sc, Keys: keys, Lease: skep.NoLease})
 		if err != nil {
 			return 0, err
 		}
-		if found = r.Blocks; found >= len(keys) {
+		if r.Blocks >= len(keys) {
 			return r.Tokens, nil
 		}
-		data, err := s.blockAt(ctx, skep.Chain{Scope: sc, Keys: keys, Blocks: skep.Only(found, found+1)})
+		short.Value = r.Blocks
+		data, err := s.blockAt(ctx, skep.Chain{Scope: sc, Keys: keys, Blocks: skep.Only(r.Blocks, r.Blocks+1)})
 		if err != nil {
-			return 0, fmt.Errorf("block %d of the chain: %w", found, err)
+			return 0, fmt.Errorf("block %d of the chain: %w", r.Blocks, err)
 		}
 		if data == nil {
+			short.Kind = skep.NotFound
 			break
 		}
 	}
-	return 0, &skep.Error{Op: "cluster", Kind: skep.NotFound, Field: "blocks of the chain", Value: found, Limit: len(keys)}
+	return 0, short // DeviceFailed where what no lookup finds could be read each time
 }
 
 // prepare makes a context's frame: its geometry and namespaces.

@@ -11,10 +11,11 @@ import (
 )
 
 // unreadable is a Store of which some blocks are on a drive that cannot be read: lookups end
-// before them, and restores say so.
+// before them, and restores say so, unless the drive still reads.
 type unreadable struct {
 	skep.Store
-	keys []skep.Key
+	keys  []skep.Key
+	reads bool // as a drive does that gave wrong bytes: nothing is promised of it, and it is read
 }
 
 // PutSidecar and Sidecar are refused, as those of a Store over a network are.
@@ -36,8 +37,8 @@ func (u *unreadable) Lookup(ctx context.Context, r *skep.LookupRequest) (skep.Lo
 
 func (u *unreadable) Restore(ctx context.Context, r *skep.RestoreRequest) (skep.Session, error) {
 	ses, err := u.Store.Restore(ctx, r)
-	if err != nil {
-		return nil, err
+	if err != nil || u.reads {
+		return ses, err
 	}
 	return &unreadableSession{ses, u, r}, nil
 }
@@ -107,5 +108,40 @@ func TestWhatCannotBeReadIsNotGone(t *testing.T) {
 			require.Equal(t, 1, c.Info().PerLayer[0].Steps)
 			require.NoError(t, b.fetch(c, bedTokens+4))
 		})
+	}
+}
+
+// Nor is a chain gone of which a block is on a drive that no lookup relies on, while a restore
+// brings that block: whoever looks for the chain leaves the context as it is, with what was
+// appended to it.
+func TestAChainThatNoLookupFindsIsNotGone(t *testing.T) {
+	t.Parallel()
+	for _, at := range []int{0, 1, bedTokens/bedShape.BlockTokens - 1} {
+		b := newBed(t)
+		u := &unreadable{Store: b.st.Store, reads: true}
+		b.st.Store = u
+		k := b.clustered()
+		for e := range 3 {
+			b.appendAs(k, bedTokens+e, 1)
+		}
+		u.keys = b.keys[at : at+1]
+		b.sp.lookAfter(b.ctx, []place{k.place}) // an event tells of it
+		k.mu.Lock()
+		k.checked = k.checked.Add(-aliveEvery) // the next call looks for its chain
+		k.mu.Unlock()
+		b.appendAs(k, bedTokens+3, 1)
+		require.NoError(t, b.fetch(k, bedTokens+4))
+		require.NoError(t, k.Close(b.ctx))
+
+		b.sp.lookAfter(b.ctx, []place{k.place})
+		_, err := b.sp.OpenContext(b.ctx, b.scope, b.last())
+		require.ErrorIs(t, err, skep.DeviceFailed)
+		require.NotErrorIs(t, err, skep.NotFound)
+
+		u.keys = nil
+		c, err := b.sp.OpenContext(b.ctx, b.scope, b.last())
+		require.NoError(t, err)
+		require.Equal(t, 4, c.Info().Appended)
+		require.NoError(t, b.fetch(c, bedTokens+4))
 	}
 }
