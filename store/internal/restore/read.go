@@ -72,8 +72,10 @@ func queue(d Drive, reads ...*read) {
 	q := d.Queue()
 	q.mu.Lock()
 	for _, r := range reads {
-		q.order++
-		r.order = q.order
+		if r.order == 0 { // else it has waited before, and keeps its place
+			q.order++
+			r.order = q.order
+		}
 		heap.Push(&q.waits, r)
 	}
 	q.startLocked()
