@@ -183,7 +183,8 @@ func (q *Queue) take(r *read) bool {
 	return false
 }
 
-// cancelQueued takes the reads of cancelled chunks out of the drives' queues.
+// cancelQueued takes the reads of cancelled chunks out of the drives' queues, and takes back the chunks that wait for
+// others' reads: no drive has their memory. The caller holds no lock.
 func (rs *Restorer) cancelQueued() {
 	for d := range rs.Source.Drives() {
 		q := d.Queue()

@@ -187,13 +187,20 @@ func (ses *session) arm(c *chain) {
 	deadline := c.deadline
 	if !skep.Steady().Before(deadline) { // nothing lands, however quick
 		ses.giveUpLocked(c, &skep.Error{Op: "restore", Kind: skep.Deadline})
+		if c.away > 0 {
+			time.AfterFunc(0, ses.rs.cancelQueued) // it takes ses.mu
+		}
 		return
 	}
 	c.timer = time.AfterFunc(deadline.Sub(skep.Steady()), func() {
 		ses.mu.Lock()
-		defer ses.mu.Unlock()
-		if c.deadline.Equal(deadline) {
+		late := c.deadline.Equal(deadline)
+		if late {
 			ses.giveUpLocked(c, &skep.Error{Op: "restore", Kind: skep.Deadline})
+		}
+		ses.mu.Unlock()
+		if late {
+			ses.rs.cancelQueued()
 		}
 	})
 }
