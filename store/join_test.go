@@ -165,8 +165,9 @@ func TestWhoJoinedAHeldReadIsNotHeld(t *testing.T) {
 			requireOutcome(t, skep.Committed, putRun(t, s, sc, keys, size))
 			r.each(func(_ int, d *device.Fault) { d.Hold(device.Read) })
 			begin := func(end time.Time) skep.Session {
-				ses, err := s.Restore(ctx, &skep.RestoreRequest{Chains: []skep.Chain{{Scope: sc, Keys: keys, Deadline: end,
-					Dest: skep.Destination{Memory: device.AlignedBuffer(size), Stride: size}}}})
+				c := skep.Chain{Scope: sc, Keys: keys, Deadline: end}
+				c.Dest = skep.Destination{Memory: device.AlignedBuffer(size), Stride: size}
+				ses, err := s.Restore(ctx, &skep.RestoreRequest{Chains: []skep.Chain{c}})
 				require.NoError(t, err)
 				return ses
 			}

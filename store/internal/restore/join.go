@@ -41,8 +41,8 @@ func (ch *chunk) joinKey() joinKey {
 	return joinKey{f.FP, f.At, ch.chain.Part, ch.spans[0], len(ch.spans)}
 }
 
-// join has ch wait for a chunk of the same bytes that is under way, or end where nobody wants it any more. False: it has
-// to be read.
+// join has ch wait for a chunk of the same bytes that is under way, or end where nobody wants it any more. False: it
+// has to be read.
 func (j *joins) join(ch *chunk) bool {
 	if len(ch.spans) == 0 {
 		return false
