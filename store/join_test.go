@@ -2,7 +2,9 @@ package store
 
 import (
 	"bytes"
+	"io"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -142,4 +144,58 @@ func TestJoinedReadsAreRaised(t *testing.T) {
 	require.Less(t, n, len(keys), "it came before others that waited longer")
 	require.LessOrEqual(t, s.count.Joined.Load(), int64(modelBlock))
 	require.NoError(t, low.Close(ctx))
+}
+
+// A chunk that waits for another's read is back as soon as it is answered, whatever ends it: the drive that holds the
+// read never had its memory.
+func TestWhoJoinedAHeldReadIsNotHeld(t *testing.T) {
+	t.Parallel() // it waits
+	const size = 8 << 10
+	for _, ends := range []string{"a deadline", "a deadline that was moved", "the store's own limit"} {
+		t.Run(ends, func(t *testing.T) {
+			ctx := testContext(t)
+			s, r, _ := openRig(t, func(o *Options) {
+				unjudged(o)
+				if ends == "the store's own limit" {
+					o.OpTimeout = 3 * time.Second // what is not held must never take as long
+				}
+			})
+			sc := openSpace(t, s, "n", skep.Cache, 1, true)
+			keys := chainKeys(1, 1)
+			requireOutcome(t, skep.Committed, putRun(t, s, sc, keys, size))
+			r.each(func(_ int, d *device.Fault) { d.Hold(device.Read) })
+			begin := func(end time.Time) skep.Session {
+				c := skep.Chain{Scope: sc, Keys: keys, Deadline: end}
+				c.Dest = skep.Destination{Memory: device.AlignedBuffer(size), Stride: size}
+				ses, err := s.Restore(ctx, &skep.RestoreRequest{Chains: []skep.Chain{c}})
+				require.NoError(t, err)
+				return ses
+			}
+			first := begin(time.Time{})
+			require.NoError(t, waitHeld(r, 1))
+			into := make([]skep.Chunk, 1)
+			var end time.Time
+			if ends == "a deadline" {
+				end = time.Now().Add(200 * time.Millisecond)
+			}
+			second := begin(end)
+			if ends == "a deadline that was moved" {
+				_, err := second.Next(brief(t), into) // it joins meanwhile
+				requireKind(t, skep.Deadline, err)
+				require.NoError(t, second.Reprioritise(ctx, 0, 0, time.Now().Add(-time.Second)))
+			}
+			_, err := second.Next(ctx, into)
+			require.NoError(t, err)
+			require.Error(t, into[0].Err)
+			_, err = second.Next(ctx, into)
+			require.ErrorIs(t, err, io.EOF)
+			held := 0
+			r.each(func(_ int, d *device.Fault) { held += d.Held() })
+			require.Equal(t, 1, held, "one read, which the drive still has")
+			require.NoError(t, second.Close(ctx))
+			r.each(func(_ int, d *device.Fault) { d.Release() })
+			require.NoError(t, first.Close(ctx))
+			require.NoError(t, s.Close())
+		})
+	}
 }

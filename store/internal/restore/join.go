@@ -41,12 +41,18 @@ func (ch *chunk) joinKey() joinKey {
 	return joinKey{f.FP, f.At, ch.chain.Part, ch.spans[0], len(ch.spans)}
 }
 
-// join has ch wait for a chunk of the same bytes that is under way. False: there is none.
+// join has ch wait for a chunk of the same bytes that is under way, or end where nobody wants it any more. False: it
+// has to be read.
 func (j *joins) join(ch *chunk) bool {
 	if len(ch.spans) == 0 {
 		return false
 	}
 	j.mu.Lock()
+	if ch.cancelled.Load() { // cancelQueued may have looked already, and would not find it here
+		j.mu.Unlock()
+		ch.ses.rs.workers.add(ch)
+		return true
+	}
 	l := j.m[ch.joinKey()]
 	if l == nil || l.ch.cancelled.Load() || !slices.Equal(l.ch.spans, ch.spans) {
 		j.mu.Unlock()

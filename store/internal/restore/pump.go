@@ -65,6 +65,7 @@ func (ses *session) pump() {
 			}
 			c.found = nil
 		}
+		ses.overLocked()
 		ses.backLocked()
 		ses.mu.Unlock()
 		ses.signal()

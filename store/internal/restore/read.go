@@ -72,8 +72,10 @@ func queue(d Drive, reads ...*read) {
 	q := d.Queue()
 	q.mu.Lock()
 	for _, r := range reads {
-		q.order++
-		r.order = q.order
+		if r.order == 0 { // else it has waited before, and keeps its place
+			q.order++
+			r.order = q.order
+		}
 		heap.Push(&q.waits, r)
 	}
 	q.startLocked()
@@ -181,7 +183,8 @@ func (q *Queue) take(r *read) bool {
 	return false
 }
 
-// cancelQueued takes the reads of cancelled chunks out of the drives' queues.
+// cancelQueued takes the reads of cancelled chunks out of the drives' queues, and takes back the chunks that wait for
+// others' reads: no drive has their memory. The caller holds no lock.
 func (rs *Restorer) cancelQueued() {
 	for d := range rs.Source.Drives() {
 		q := d.Queue()

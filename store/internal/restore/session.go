@@ -61,6 +61,7 @@ type session struct {
 	ordered bool         // turns is in order
 	ending  bool         // Close was called
 	pumping bool         // the pump goroutine has not ended
+	over    bool         // it keeps nothing any more
 	idle    []chan error // who waits for chunks to come back
 }
 
@@ -186,13 +187,20 @@ func (ses *session) arm(c *chain) {
 	deadline := c.deadline
 	if !skep.Steady().Before(deadline) { // nothing lands, however quick
 		ses.giveUpLocked(c, &skep.Error{Op: "restore", Kind: skep.Deadline})
+		if c.away > 0 {
+			time.AfterFunc(0, ses.rs.cancelQueued) // it takes ses.mu
+		}
 		return
 	}
 	c.timer = time.AfterFunc(deadline.Sub(skep.Steady()), func() {
 		ses.mu.Lock()
-		defer ses.mu.Unlock()
-		if c.deadline.Equal(deadline) {
+		late := c.deadline.Equal(deadline)
+		if late {
 			ses.giveUpLocked(c, &skep.Error{Op: "restore", Kind: skep.Deadline})
+		}
+		ses.mu.Unlock()
+		if late {
+			ses.rs.cancelQueued()
 		}
 	})
 }
@@ -538,19 +546,24 @@ func (ses *session) Close(ctx context.Context) error {
 	ses.signal()
 	ses.rs.cancelQueued()
 	err := ses.released(ctx, func() bool { return ses.away == 0 && !ses.pumping })
-	if err == nil {
-		ses.rs.sessions.remove(ses)
-		ses.mu.Lock()
-		ses.rs.Source.LetGo(ses.tenant, ses.state)
-		ses.state = 0
-		ses.logPrediction()
-		ended := ses.traced
-		ses.traced = nil
-		bytes, took := ses.fromDevices, ses.lastLanding.Sub(ses.began)
-		ses.fromDevices = 0
-		ses.mu.Unlock()
-		ses.rs.rate.saw(bytes, took)
-		ended.End(ses.began)
-	}
+	ses.mu.Lock()
+	ses.overLocked()
+	ended := ses.traced // one whose chunks are not back has ended for its caller, too
+	ses.traced = nil
+	ses.mu.Unlock()
+	ended.End(ses.began)
 	return err
+}
+
+// overLocked lets go of what the session keeps, once it is closed and its pump has ended, which all chunks are back
+// before. Close and the pump's end both call it: a Close that gave up waiting may be the only one. REQUIRES: ses.mu.
+func (ses *session) overLocked() {
+	if !ses.ending || ses.pumping || ses.over {
+		return
+	}
+	ses.over = true
+	ses.rs.sessions.remove(ses)
+	ses.rs.Source.LetGo(ses.tenant, ses.state)
+	ses.logPrediction()
+	ses.rs.rate.saw(ses.fromDevices, ses.lastLanding.Sub(ses.began))
 }

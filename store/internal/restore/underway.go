@@ -51,21 +51,27 @@ func (rs *Restorer) watch() {
 			return
 		case <-tick.C:
 		}
+		expired := false
 		for _, ses := range rs.sessions.all(false) {
-			ses.expire(time.Now().Add(-rs.OpTimeout))
+			expired = ses.expire(time.Now().Add(-rs.OpTimeout)) || expired
+		}
+		if expired {
+			rs.cancelQueued()
 		}
 	}
 }
 
-// expire answers chunks issued before t as misses.
-func (ses *session) expire(t time.Time) {
+// expire answers chunks issued before t as misses, and says whether there were any.
+func (ses *session) expire(t time.Time) (expired bool) {
 	ses.mu.Lock()
 	defer ses.mu.Unlock()
 	for ch := ses.oldest; ch != nil && ch.issued.Before(t); ch = ch.after {
 		if c := ch.chain; c.items[ch.item] == itemAway {
 			ch.cancelled.Store(true)
+			expired = true
 			ses.rs.Log.Warn("read not answered in time", "key", c.Keys[ch.at.Block].Short(), "after", ses.rs.OpTimeout)
 			ses.answerLocked(c, ch.item, skep.Chunk{Err: &skep.Error{Op: "restore", Kind: skep.DeviceFailed, Field: "time", Value: ses.rs.OpTimeout}}, itemMissed)
 		}
 	}
+	return expired
 }
