@@ -14,8 +14,8 @@ import (
 	"github.com/skepkv/skep/store/storetest"
 )
 
-// Every group whose blocks may go is still being written: a tenant within its share loses none of its own for that, since
-// those groups are about to be there.
+// Every group whose blocks may go is still being written: a tenant within its share loses none of its own for that,
+// since those groups are about to be there.
 func TestATenantWithinItsShareKeepsItsBlocksWhileOthersAreWritten(t *testing.T) {
 	t.Parallel()
 	ctx := testContext(t)
@@ -25,7 +25,8 @@ func TestATenantWithinItsShareKeepsItsBlocksWhileOthersAreWritten(t *testing.T) 
 	})
 	defer func() { require.NoError(t, s.Close()) }()
 	open := func(tenant string) skep.Scope {
-		n, err := s.OpenNamespace(ctx, skep.NamespaceSpec{Tenant: tenant, Name: "n", Shape: anySize, Class: skep.Cache, Copies: 1})
+		n, err := s.OpenNamespace(ctx, skep.NamespaceSpec{Tenant: tenant, Name: "n", Shape: anySize, Class: skep.Cache,
+			Copies: 1})
 		require.NoError(t, err)
 		return skep.Scope{Namespace: n.ID}
 	}

@@ -15,8 +15,8 @@ import (
 	"github.com/skepkv/skep/store/sparse"
 )
 
-// What is appended to a context of a namespace of two copies is stored twice, as its chain is: any one drive may be lost,
-// and the store opens without it.
+// What is appended to a context of a namespace of two copies is stored twice, as its chain is: any one drive may be
+// lost, and the store opens without it.
 func TestWhatIsAppendedHasAsManyCopiesAsItsChain(t *testing.T) {
 	t.Parallel()
 	const drives, tokens, appended = 3, 64, 9
@@ -30,14 +30,16 @@ func TestWhatIsAppendedHasAsManyCopiesAsItsChain(t *testing.T) {
 	}
 	dir, elsewhere := t.TempDir(), t.TempDir()
 	open := func() (*store.Store, *sparse.Sparse) {
-		st, err := store.Open(ctx, store.Options{Dir: dir, DeviceCount: drives, CapacityBytes: 96 << 20, BlockBytes: 128 << 10})
+		st, err := store.Open(ctx, store.Options{Dir: dir, DeviceCount: drives, CapacityBytes: 96 << 20,
+			BlockBytes: 128 << 10})
 		require.NoError(t, err)
 		sp, err := sparse.New(st, options())
 		require.NoError(t, err)
 		return st, sp
 	}
 	st, sp := open()
-	ns, err := st.OpenNamespace(ctx, skep.NamespaceSpec{Tenant: "t", Name: "n", Shape: shape, Chained: true, Class: skep.Durable, Copies: 2})
+	ns, err := st.OpenNamespace(ctx, skep.NamespaceSpec{Tenant: "t", Name: "n", Shape: shape, Chained: true,
+		Class: skep.Durable, Copies: 2})
 	require.NoError(t, err)
 	scope := skep.Scope{Namespace: ns.ID}
 	var keys []skep.Key
