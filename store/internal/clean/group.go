@@ -34,9 +34,14 @@ var gains = []struct {
 
 // One cleans one group. False: there is none whose cleaning makes room.
 func (c *Cleaner) One(ctx context.Context) (ok bool, err error) {
-	defer func() { c.gain = gains[0] }()
+	defer func() {
+		if c.gain = gains[0]; ok { // else what is busy may be a put that waits for this room: not for ever
+			c.waited = 0
+		}
+	}()
 	for _, c.gain = range gains {
-		if !c.gain.shares && c.Space.Soon() { // what others hold is only busy
+		if !c.gain.shares && c.Space.Soon() && c.waited < stirs { // what others hold is only busy
+			c.waited++
 			break
 		}
 		if ok, err = c.best(ctx); ok || err != nil || ctx.Err() != nil {
