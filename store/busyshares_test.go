@@ -1,7 +1,7 @@
 package store
 
 import (
-	"bytes"
+	"slices"
 	"testing"
 	"time"
 
@@ -34,28 +34,11 @@ func TestATenantWithinItsShareKeepsItsBlocksWhileOthersAreWritten(t *testing.T) 
 	keys := chainKeys(1, 100)
 	requireOutcome(t, skep.Committed, putRun(t, s, a, keys, 8000))
 
-	var of [][]byte // what b's blocks begin with
 	var chains [][]skep.Key
 	for i := range 40 {
 		chains = append(chains, chainKeys(1000+i, 10))
-		for _, k := range chains[i] {
-			of = append(of, content(k, skep.PartKV, 1, 8000)[:32])
-		}
 	}
-	r.each(func(_ int, d *device.Fault) {
-		d.MustInject(device.Rule{Action: device.Hold, Kinds: device.Writes, Match: func(op *device.Op) bool {
-			for _, buf := range op.Bufs {
-				for at := 0; at+32 <= len(buf); at += 4096 {
-					for _, p := range of {
-						if bytes.Equal(buf[at:at+32], p) {
-							return true
-						}
-					}
-				}
-			}
-			return false
-		}})
-	})
+	r.each(func(_ int, d *device.Fault) { d.MustInject(holdWritesOf(slices.Concat(chains...)...)) })
 	crew := storetest.NewCrew(t)
 	for _, c := range chains {
 		crew.Go(func(t testing.TB) { putRun(t, s, b, c, 8000) })
@@ -68,4 +51,33 @@ func TestATenantWithinItsShareKeepsItsBlocksWhileOthersAreWritten(t *testing.T) 
 	crew.Wait()
 	there, why := requireRight(t, s, a, keys, 8000)
 	assert.Equal(t, len(keys), there, why)
+}
+
+// One write hangs, in a group that fills up beside it, and shares guard all that others could give: what they keep goes
+// at last, and no put is refused.
+func TestAWriteThatHangsDoesNotKeepSharesFromMakingRoom(t *testing.T) {
+	t.Parallel()
+	ctx := testContext(t)
+	s, r, _ := openRig(t, func(o *Options) {
+		unjudged(o)
+		o.TenantBytes = map[string]int64{"a": 1 << 30}
+		o.SpaceTimeout, o.OpTimeout = hangs/9, hangs // of which a quarter is spent on waiting for the write
+	})
+	defer func() { require.NoError(t, s.Close()) }()
+	n, err := s.OpenNamespace(ctx, skep.NamespaceSpec{Tenant: "a", Name: "n", Shape: anySize, Class: skep.Cache, Copies: 1})
+	require.NoError(t, err)
+	sc, key := skep.Scope{Namespace: n.ID}, chainKeys(1, 1)
+	r.each(func(_ int, d *device.Fault) { d.MustInject(holdWritesOf(key...)) })
+	crew := storetest.NewCrew(t)
+	crew.Go(func(t testing.TB) { requireOutcome(t, skep.Committed, putRun(t, s, sc, key, 8000)) })
+	eventually(t, "the write hangs", func() bool {
+		held := 0
+		r.each(func(_ int, d *device.Fault) { held += d.Held() })
+		return held > 0
+	})
+	for i := 0; i < 40 || s.count.Evicted.Load() == 0; i++ {
+		requireOutcome(t, skep.Committed, putRun(t, s, sc, chainKeys(1000+i, 50), 8000))
+	}
+	r.each(func(_ int, d *device.Fault) { d.Release() })
+	crew.Wait()
 }

@@ -403,10 +403,15 @@ func TestReplacedWhileItIsWritten(t *testing.T) {
 	require.Equal(t, 1, prefix(t, s, sc, keys[:2]))
 }
 
-// holdWritesOf holds the writes of what putRequest puts under a key, and no others.
-func holdWritesOf(k skep.Key) device.Rule {
-	start := content(k, skep.PartKV, 1, 64)
+// holdWritesOf holds the writes of what putRequest and putRun put under keys, and no others.
+func holdWritesOf(keys ...skep.Key) device.Rule {
+	var starts [][]byte
+	for _, k := range keys {
+		starts = append(starts, content(k, skep.PartKV, 1, 64))
+	}
 	return device.Rule{Action: device.Hold, Kinds: device.Writes, Match: func(op *device.Op) bool {
-		return slices.ContainsFunc(op.Bufs, func(b []byte) bool { return bytes.Contains(b, start) })
+		return slices.ContainsFunc(op.Bufs, func(b []byte) bool {
+			return slices.ContainsFunc(starts, func(start []byte) bool { return bytes.Contains(b, start) })
+		})
 	}}
 }

@@ -34,14 +34,9 @@ var gains = []struct {
 
 // One cleans one group. False: there is none whose cleaning makes room.
 func (c *Cleaner) One(ctx context.Context) (ok bool, err error) {
-	defer func() {
-		if c.gain = gains[0]; ok { // else what is busy may be a put that waits for this room: not for ever
-			c.waited = 0
-		}
-	}()
+	defer func() { c.gain = gains[0] }()
 	for _, c.gain = range gains {
-		if !c.gain.shares && c.Space.Soon() && c.waited < stirs { // what others hold is only busy
-			c.waited++
+		if !c.gain.shares && c.Space.Await(c.SpaceTimeout/4) { // what others hold is only busy
 			break
 		}
 		if ok, err = c.best(ctx); ok || err != nil || ctx.Err() != nil {

@@ -47,7 +47,6 @@ type Config struct {
 type Cleaner struct {
 	Config
 	excused int // rounds in a row, see anew; the cleaner's goroutine only
-	waited  int // rounds in a row that left what shares keep, see One; the cleaner's goroutine only
 	buf     []byte
 	told    time.Time // when a failure was logged last
 	// Loan is groups that a compaction under way uses and is about to give back: nothing

@@ -56,6 +56,7 @@ type Group struct {
 	Pending  int           // ends of appends to come: of their writes, and of their publishing
 	Writing  []*writing    // that the drives have; those it was let go of without are not in pending
 	Logged   []int         // log pages given out, by device
+	sealed   time.Time     // when it was, since the open of the store
 	inline   int           // values that live in their record, so far
 	placed   int           // weights, in slots, of the blocks placed in it since it was opened
 	copied   copied        // of the blocks ever placed in it

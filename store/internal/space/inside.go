@@ -18,10 +18,11 @@ type Inside struct {
 	// unopened are groups whose headers could not be written and are not under way any
 	// more. The cleaner takes them back.
 	Unopened []*Group
-	Doubted  []*Group // of whose row's commit it is not known whether it happened
-	Spares   []*Group // ready to be opened
-	Sparing  int      // spares being made
-	Making   []*Group // whose headers are being written
+	Doubted  []*Group  // of whose row's commit it is not known whether it happened
+	Spares   []*Group  // ready to be opened
+	Sparing  int       // spares being made
+	spared   time.Time // when the last of them was begun
+	Making   []*Group  // whose headers are being written
 	// spareFailed is when one could not be.
 	spareFailed time.Time
 	root        int       // SWARM's running pointer: the start device of the next chain

@@ -1,6 +1,7 @@
 package space
 
 import (
+	"slices"
 	"time"
 
 	"github.com/skepkv/skep"
@@ -43,13 +44,24 @@ func (p patience) enough() bool {
 func (t *Table) Soon() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.mu.Sparing > 0 {
-		return true
-	}
+	return t.mu.Sparing > 0 || len(t.busyLocked()) > 0
+}
+
+// Await is Soon of what began, or filled up, less than patience ago: who waits for room is not to wait for what hangs.
+func (t *Table) Await(patience time.Duration) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	recent := func(at time.Time) bool { return skep.Steady().Sub(at) < patience }
+	return t.mu.Sparing > 0 && recent(t.mu.spared) ||
+		slices.ContainsFunc(t.busyLocked(), func(g *Group) bool { return recent(g.sealed) })
+}
+
+// busyLocked are the full groups to which appends are under way. REQUIRES: t.mu.
+func (t *Table) busyLocked() (list []*Group) {
 	for g := range t.mu.Groups.Each() {
 		if g.Life.State() == Sealed && g.Pending > 0 {
-			return true
+			list = append(list, g)
 		}
 	}
-	return false
+	return list
 }

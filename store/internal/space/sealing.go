@@ -3,6 +3,7 @@ package space
 import (
 	"context"
 
+	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/store/catalog"
 )
 
@@ -12,6 +13,7 @@ func (t *Table) sealLocked(g *Group) {
 		return
 	}
 	g.Life.Become(Sealed)
+	g.sealed = skep.Steady()
 	g.Filler = nil
 	for i, o := range t.mu.Open {
 		if o == g {

@@ -3,6 +3,8 @@ package space
 import (
 	"slices"
 	"time"
+
+	"github.com/skepkv/skep"
 )
 
 // Opening a group takes a synced catalog row and a header on each drive, which queue
@@ -60,6 +62,7 @@ func (t *Table) makeSpares() {
 	}
 	for want := min(maxSpares, t.freeGroupsLocked()/sparePart); len(t.mu.Spares)+t.mu.Sparing < want; {
 		t.mu.Sparing++
+		t.mu.spared = skep.Steady()
 		t.Background.Go(func() {
 			g, err := t.NewGroup(t.Context, 0)
 			t.mu.Lock()
