@@ -301,13 +301,13 @@ cuda: bin/cuda/fake/libcuda.so.1 ## bin/cuda/skep-gpu, the command that holds a 
 bin/cuda/cuda.test: bin/cuda/fake/libcuda.so.1
 	$(CUDAENV) $(GO) test -C gpu/cuda -c -tags cuda -ldflags "-s -w" -o $(CURDIR)/$@ .
 
-cuda-test: bin/cuda/cuda.test ## the CUDA back end vetted, and its tests on the fake driver, without a GPU
+cuda-test: bin/cuda/fake/libcuda.so.1 ## the CUDA back end vetted, and its tests on the fake driver, without a GPU
 	$(CUDAENV) $(GO) vet -tags cuda ./gpu/...
 	$(CUDAENV) $(STATICCHECK) -tags cuda ./gpu/...
 	@set -e; for m in gpu/cuda tools/skep-gpu; do \
 		echo "vet and staticcheck of $$m"; $(CUDAENV) $(GO) vet -C $$m -tags cuda ./...; (cd $$m && $(CUDAENV) $(STATICCHECK) -tags cuda ./...); \
 	done
-	LD_LIBRARY_PATH=$(CUDADIR)/fake $(CUDATEST) -test.timeout 5m $(CUDATESTFLAGS)
+	$(CUDAENV) LD_LIBRARY_PATH=$(CUDADIR)/fake $(GOTEST) -C gpu/cuda -tags cuda -count=1 -timeout 5m $(CUDATESTFLAGS) ./
 	$(CUDAENV) SKEP_TEST_BACKEND=cuda LD_LIBRARY_PATH=$(CUDADIR)/fake $(GOTEST) -C tools/skep-gpu -tags cuda -count=1 ./
 
 # The C interface goes along compressed: run.sh unpacks it beside the programs, which look for it there.
