@@ -30,6 +30,8 @@
 //
 //   - A drive is slow only by comparison with its own past and its peers: when all of them
 //     are slow it is the load, and none is.
+//   - A drive that does not answer is dead soon only where another one has answered meanwhile: one that has nothing to
+//     do is asked for a sign of life. What stands still together is the machine, or the disk under several files.
 //   - A machine that stood still itself is not held against the drives: between two looks a
 //     drive's answer is overdue by a few ticks at most.
 //   - A few bad pages among right ones are no bad drive.

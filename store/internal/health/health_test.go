@@ -250,6 +250,50 @@ func TestLook(t *testing.T) {
 	require.True(t, drives[0].Unreadable())
 }
 
+// A drive does not answer, and no other has anything to do: they are asked for a sign of life, and only who gives one
+// says that it is no fault of the machine, or of the disk under all of them.
+func TestIdleDrivesAreAskedWhileOneDoesNotAnswer(t *testing.T) {
+	t.Parallel()
+	rules := DefaultRules
+	drives := []*Judge{NewJudge(rules, Reading{}), NewJudge(rules, Reading{}), NewJudge(rules, Reading{})}
+	readings := make([]Reading, 3)
+	at, owed := time.Duration(0), time.Duration(0) // from when on the first does
+	look := func(times int, answers ...int) {
+		for range times {
+			at += rules.Tick
+			readings[0].Stats.ReadsStalled = max(0, at-owed)
+			for _, i := range answers {
+				readings[i].Stats.Reads.Ops++
+			}
+			Look(at, drives, readings)
+		}
+	}
+	asked := func() (list []bool) {
+		for _, j := range drives {
+			probe, write := j.WantsProbe(at)
+			require.False(t, write)
+			list = append(list, probe)
+		}
+		return list
+	}
+	owed = at + 2*rules.Tick
+	look(4, 1, 2)
+	require.Equal(t, []bool{false, false, false}, asked(), "that is not long")
+	owed = at
+	look(3)
+	require.Equal(t, []bool{false, true, true}, asked())
+	require.Equal(t, []bool{false, false, false}, asked(), "one at a time")
+	look(30)
+	require.Equal(t, Healthy, drives[0].State(), "nobody answers")
+	look(1, 2)
+	require.Equal(t, Dead, drives[0].State())
+	require.Equal(t, Healthy, drives[2].State())
+
+	owed = at + time.Hour
+	look(3)
+	require.Equal(t, []bool{true, false, false}, asked(), "one is dead, and nobody stands still")
+}
+
 // What cannot be read counts as lost after a while, and not any more once it can be; a drive that was
 // taken out is not judged.
 func TestLoss(t *testing.T) {

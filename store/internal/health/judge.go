@@ -22,7 +22,10 @@ type Judge struct {
 	away, lost bool
 	awaySince  time.Duration
 
-	probed   bool          // it was, while not healthy
+	went    time.Duration // when it was seen last that it had answered
+	witness bool          // it has nothing to do, and another drive stands still
+
+	probed   bool          // it was, while not healthy or as a witness
 	probedAt time.Duration // for the last time
 
 	own       time.Duration // mean latency of reads while well, moving
@@ -73,11 +76,11 @@ func (j *Judge) HedgeAfter(state State) time.Duration { return j.rules.hedgeAfte
 // WantsProbe says whether the drive is to be asked for a sign of life now, and whether it has to
 // be written for that. The caller does so.
 func (j *Judge) WantsProbe(at time.Duration) (probe, write bool) {
-	if j.state == Healthy || j.probed && at-j.probedAt < j.rules.ProbeEvery {
+	if j.state == Healthy && !j.witness || j.probed && at-j.probedAt < j.rules.ProbeEvery {
 		return false, false
 	}
 	j.probed, j.probedAt = true, at
-	return true, j.writes
+	return true, j.writes && j.state != Healthy
 }
 
 // countLoss decides when a drive that cannot be read counts as lost.

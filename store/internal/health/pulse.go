@@ -48,7 +48,7 @@ type pulse struct {
 	forced   error
 
 	readsStalled, writesStalled time.Duration
-	company                     bool // another drive with work to do goes on
+	company                     bool // another drive has gone on meanwhile
 
 	probe Outcome
 	took  time.Duration
@@ -113,35 +113,55 @@ func Look(at time.Duration, judges []*Judge, readings []Reading) {
 			means[i] = pulses[i].mean
 			j.mean = pulses[i].mean
 		}
+		if pulses[i].ended() > 0 {
+			j.went = at
+		}
 	}
+	witnesses(judges, pulses)
 	for i, j := range judges {
 		if readings[i].Ignored {
 			continue
 		}
 		p := &pulses[i]
 		p.peers = median(slices.Concat(means[:i], means[i+1:]))
-		p.company = company(pulses, i)
+		p.company = company(judges, pulses, readings, i)
 		j.step(p)
 		j.countLoss(at)
 	}
 }
 
-// company says whether drive i stands still alone: another one goes on, or has nothing
-// to do.
-func company(pulses []pulse, i int) bool {
-	p := &pulses[i]
-	still := max(p.readsStalled, p.writesStalled)
-	others, stand := 0, 0
+// ended is how many operations did since the last look.
+func (p *pulse) ended() int {
+	return p.readOK + p.readFailed + p.writeOK + p.writeFailed + p.flushOK + p.flushFailed
+}
+
+// still is for how long the drive has stood still.
+func (p *pulse) still() time.Duration { return max(p.readsStalled, p.writesStalled) }
+
+// company says whether drive i stands still alone: another one has answered since it began to. One that has nothing to
+// do says nothing, since it may be the machine, or the disk under both: witnesses.
+func company(judges []*Judge, pulses []pulse, readings []Reading, i int) bool {
+	still := pulses[i].still()
 	for j := range pulses {
-		if j == i {
-			continue
-		}
-		others++
-		if max(pulses[j].readsStalled, pulses[j].writesStalled) >= still/2 && still > 0 {
-			stand++
+		if j != i && !readings[j].Ignored && pulses[j].still() <= still/2 &&
+			judges[j].went > pulses[i].at-still+judges[i].rules.Tick {
+			return true
 		}
 	}
-	return others > 0 && stand < others
+	return false
+}
+
+// witnesses has drives asked for a sign of life that have nothing to do while another stands still.
+func witnesses(judges []*Judge, pulses []pulse) {
+	var longest time.Duration
+	for i, j := range judges {
+		if still := pulses[i].still(); still >= j.rules.Hung/4 {
+			longest = max(longest, still)
+		}
+	}
+	for i, j := range judges {
+		j.witness = longest > 0 && pulses[i].still() == 0
+	}
 }
 
 // median of what is known; 0 when nothing is.
