@@ -22,6 +22,7 @@ type Inside struct {
 	Spares   []*Group  // ready to be opened
 	Sparing  int       // spares being made
 	spared   time.Time // when the last of them was begun
+	awaited  bool      // the cleaner waits for what Await found
 	Making   []*Group  // whose headers are being written
 	// spareFailed is when one could not be.
 	spareFailed time.Time

@@ -48,12 +48,14 @@ func (t *Table) Soon() bool {
 }
 
 // Await is Soon of what began, or filled up, less than patience ago: who waits for room is not to wait for what hangs.
+// The cleaner is told when it ends.
 func (t *Table) Await(patience time.Duration) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	recent := func(at time.Time) bool { return skep.Steady().Sub(at) < patience }
-	return t.mu.Sparing > 0 && recent(t.mu.spared) ||
+	t.mu.awaited = t.mu.Sparing > 0 && recent(t.mu.spared) ||
 		slices.ContainsFunc(t.busyLocked(), func(g *Group) bool { return recent(g.sealed) })
+	return t.mu.awaited
 }
 
 // busyLocked are the full groups to which appends are under way. REQUIRES: t.mu.

@@ -26,10 +26,15 @@ func (t *Table) sealLocked(g *Group) {
 	t.easedBy(g)
 }
 
-// easedBy notes that g may be cleaned from now on, if it may. REQUIRES: t.mu.
+// easedBy notes that g may be cleaned from now on, if it may, and tells the cleaner, which may have waited for that.
+// REQUIRES: t.mu.
 func (t *Table) easedBy(g *Group) {
 	if g.Life.State() == Sealed && g.Pending == 0 {
 		t.eased.Add(1)
+		if t.mu.awaited {
+			t.mu.awaited = false
+			t.Kick()
+		}
 	}
 }
 
