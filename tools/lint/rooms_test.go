@@ -135,6 +135,7 @@ var parts = map[string][]string{
 	"store/memory":             {"store/internal/locks"},
 	"store/device/devicetest":  {"store/device"},
 	"store/storetest":          {"store/memstore"},
+	"store/unjudged":           {"store/internal/health"},
 
 	"replication": {"replication/clustermap", "replication/placement", "replication/known",
 		"replication/calls", "replication/checks", "replication/copies", "replication/errand", "replication/flow",

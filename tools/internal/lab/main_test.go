@@ -7,6 +7,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/skepkv/skep/store/unjudged"
 	"github.com/skepkv/skep/tools/internal/command/commandtest"
 	"github.com/skepkv/skep/tools/internal/lab"
 	"github.com/skepkv/skep/tools/internal/self"
@@ -15,6 +16,7 @@ import (
 // TestMain lets the test binary be the command when a test, or the command itself,
 // starts it as a process of its own.
 func TestMain(m *testing.M) {
+	unjudged.Drives()
 	if os.Getenv(self.Env) != "" {
 		os.Exit(lab.Program.Main(context.Background(), os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
 	}

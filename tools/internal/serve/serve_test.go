@@ -27,11 +27,13 @@ import (
 	"github.com/skepkv/skep/store"
 	"github.com/skepkv/skep/store/memstore"
 	"github.com/skepkv/skep/store/storetest"
+	"github.com/skepkv/skep/store/unjudged"
 	"github.com/skepkv/skep/tools/internal/redistest"
 	"github.com/skepkv/skep/wire/httpapi"
 )
 
 func TestMain(m *testing.M) {
+	unjudged.Drives()
 	goleak.VerifyTestMain(m, goleak.IgnoreTopFunction("net/http.(*persistConn).writeLoop"))
 }
 

@@ -21,9 +21,13 @@ import (
 	"github.com/skepkv/skep/layout"
 	"github.com/skepkv/skep/store"
 	"github.com/skepkv/skep/store/segment"
+	"github.com/skepkv/skep/store/unjudged"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	unjudged.Drives()
+	goleak.VerifyTestMain(m)
+}
 
 const (
 	payload = "PAYLOAD-of-a-prompt-nobody-may-see"

@@ -11,12 +11,14 @@ import (
 
 	"github.com/skepkv/skep/layout/twopointer"
 	"github.com/skepkv/skep/layout/twopointer/sim"
+	"github.com/skepkv/skep/store/unjudged"
 )
 
 // asServer does not return in a process that a test started to be its server.
 var asServer = func() {}
 
 func TestMain(m *testing.M) {
+	unjudged.Drives()
 	asServer()
 	goleak.VerifyTestMain(m)
 }
