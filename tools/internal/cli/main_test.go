@@ -6,13 +6,12 @@ import (
 	"path/filepath"
 	"testing"
 
-	"go.uber.org/goleak"
-
 	"github.com/skepkv/skep/store/unjudged"
 	"github.com/skepkv/skep/tools/internal/cli"
 	"github.com/skepkv/skep/tools/internal/command/commandtest"
 	"github.com/skepkv/skep/tools/internal/lab"
 	"github.com/skepkv/skep/tools/internal/self"
+	"github.com/skepkv/skep/tools/leaks"
 )
 
 // TestMain lets the test binary be the command when a test, or the command itself,
@@ -26,7 +25,7 @@ func TestMain(m *testing.M) {
 		}
 		os.Exit(cli.Main(context.Background(), os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
 	}
-	goleak.VerifyTestMain(m)
+	leaks.Main(m)
 }
 
 // skepIn runs the command in this process with the given standard input.

@@ -20,7 +20,6 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-	"go.uber.org/goleak"
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/store/memstore"
@@ -28,12 +27,13 @@ import (
 	"github.com/skepkv/skep/tools/internal/cli"
 	"github.com/skepkv/skep/tools/internal/command/commandtest"
 	"github.com/skepkv/skep/tools/internal/serve"
+	"github.com/skepkv/skep/tools/leaks"
 	"github.com/skepkv/skep/wire/httpapi"
 )
 
 func TestMain(m *testing.M) {
 	unjudged.Drives()
-	goleak.VerifyTestMain(m)
+	leaks.Main(m)
 }
 
 // said is what a server logs.

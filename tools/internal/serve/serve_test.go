@@ -29,12 +29,13 @@ import (
 	"github.com/skepkv/skep/store/storetest"
 	"github.com/skepkv/skep/store/unjudged"
 	"github.com/skepkv/skep/tools/internal/redistest"
+	"github.com/skepkv/skep/tools/leaks"
 	"github.com/skepkv/skep/wire/httpapi"
 )
 
 func TestMain(m *testing.M) {
 	unjudged.Drives()
-	goleak.VerifyTestMain(m, goleak.IgnoreTopFunction("net/http.(*persistConn).writeLoop"))
+	leaks.Main(m, goleak.IgnoreTopFunction("net/http.(*persistConn).writeLoop"))
 }
 
 func noEnv(string) (string, bool) { return "", false }

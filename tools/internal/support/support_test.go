@@ -15,18 +15,18 @@ import (
 
 	"github.com/klauspost/compress/zstd"
 	"github.com/stretchr/testify/require"
-	"go.uber.org/goleak"
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/layout"
 	"github.com/skepkv/skep/store"
 	"github.com/skepkv/skep/store/segment"
 	"github.com/skepkv/skep/store/unjudged"
+	"github.com/skepkv/skep/tools/leaks"
 )
 
 func TestMain(m *testing.M) {
 	unjudged.Drives()
-	goleak.VerifyTestMain(m)
+	leaks.Main(m)
 }
 
 const (
