@@ -11,8 +11,9 @@ import (
 	"github.com/skepkv/skep/store/unjudged"
 )
 
-// The first of two drives stands still for a minute, which fences it, or kills it, as long as drives are judged. Alone: the
-// rules are the process's.
+// The first of two drives stands still for a minute, which fences it, or kills it, as long as drives are judged.
+//
+// Alone: the rules are the process's.
 func TestDrives(t *testing.T) {
 	was := health.DefaultRules
 	defer func() { health.DefaultRules = was }()

@@ -11,8 +11,9 @@ type tests func() int
 
 func (f tests) Run() int { return f() }
 
-// Goroutines that end while they are looked for are none that were left, and what an option ignores is none. Alone:
-// goroutines of the whole process are looked for.
+// Goroutines that end while they are looked for are none that were left, and what an option ignores is none.
+//
+// Alone: goroutines of the whole process are looked for.
 func TestFind(t *testing.T) {
 	before := goleak.IgnoreCurrent()
 	end := make(chan struct{})
