@@ -6,19 +6,19 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-	"go.uber.org/goleak"
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/replication/clustermap"
 	"github.com/skepkv/skep/replication/pace"
 	"github.com/skepkv/skep/store/memstore"
 	"github.com/skepkv/skep/store/storetest"
+	"github.com/skepkv/skep/tools/leaks"
 )
 
 // No node is late but where a test says so, however busy the machine is.
 func TestMain(m *testing.M) {
 	lookupKind.Floor, runKind.Floor = time.Hour, time.Hour
-	goleak.VerifyTestMain(m)
+	leaks.Main(m)
 }
 
 // judged has late nodes noticed as they are by default.

@@ -326,7 +326,10 @@ func TestOneHungDrive(t *testing.T) {
 func TestAPutIsDeclinedWhileAGroupIsBeingOpened(t *testing.T) {
 	t.Parallel()
 	ctx := testContext(t)
-	s, _, _ := openRig(t, func(o *Options) { o.OpTimeout = 20 * time.Millisecond })
+	s, _, _ := openRig(t, func(o *Options) {
+		unjudged(o)
+		o.OpTimeout = 3 * time.Second // what is not held must never take as long
+	})
 	sc := openSpace(t, s, "n", skep.Cache, 1, false)
 	require.NoError(t, s.space.TakeOpening(ctx, "put"))
 	s.space.SealOpen(space.User)

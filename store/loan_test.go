@@ -84,7 +84,7 @@ func TestAPutGivesItsMemoryBackWhenTheDrivesDo(t *testing.T) {
 			s, r, _ := openRig(t, func(o *Options) {
 				unjudged(o)
 				if !gone {
-					o.OpTimeout = 500 * time.Millisecond
+					o.OpTimeout = 3 * time.Second // what is not held must never take as long
 				}
 			})
 			defer func() { require.NoError(t, s.Close()) }()
@@ -158,7 +158,7 @@ func TestAcceptedMemoryIsNotUsedWhileItIsWritten(t *testing.T) {
 	const size = 64 << 10
 	s, r, _ := openRig(t, func(o *Options) {
 		unjudged(o)
-		o.CacheBytes, o.OpTimeout, o.BlockBytes = 2<<20, 300*time.Millisecond, size
+		o.CacheBytes, o.OpTimeout, o.BlockBytes = 2<<20, 3*time.Second, size
 	})
 	defer func() { require.NoError(t, s.Close()) }()
 	sc := openSpace(t, s, "n", skep.Cache, 1, true)

@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
-	"fmt"
 	"io"
 	"math/rand/v2"
 	"os"
@@ -19,7 +18,6 @@ import (
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/stretchr/testify/require"
-	"go.uber.org/goleak"
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/store/device"
@@ -28,6 +26,7 @@ import (
 	"github.com/skepkv/skep/store/segment"
 	"github.com/skepkv/skep/store/storetest"
 	"github.com/skepkv/skep/tools/drawn"
+	"github.com/skepkv/skep/tools/leaks"
 )
 
 func TestMain(m *testing.M) {
@@ -38,18 +37,7 @@ func TestMain(m *testing.M) {
 	if os.Getenv(aloneEnv) != "" {
 		os.Exit(m.Run())
 	}
-	code := m.Run()
-	if code == 0 { // what is ending may take a while on a machine that has other work
-		err := goleak.Find()
-		for end := time.Now().Add(hangs / 4); err != nil && time.Now().Before(end); {
-			err = goleak.Find()
-		}
-		if err != nil {
-			fmt.Fprintln(os.Stderr, "goroutines left behind:", err)
-			code = 1
-		}
-	}
-	os.Exit(code)
+	leaks.Main(m)
 }
 
 const aloneEnv = "SKEP_TEST_ALONE"

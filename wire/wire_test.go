@@ -13,18 +13,18 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-	"go.uber.org/goleak"
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/store/memstore"
 	"github.com/skepkv/skep/store/storetest"
+	"github.com/skepkv/skep/tools/leaks"
 	"github.com/skepkv/skep/wire/auth"
 	"github.com/skepkv/skep/wire/frames"
 	"github.com/skepkv/skep/wire/near"
 	"github.com/skepkv/skep/wire/server"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leaks.Main(m) }
 
 // everybody is an authenticator that knows one token, which reaches every tenant.
 func everybody(t testing.TB) *auth.Directory {

@@ -17,7 +17,6 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
-	"go.uber.org/goleak"
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/gpu"
@@ -25,6 +24,7 @@ import (
 	"github.com/skepkv/skep/gpu/sim"
 	"github.com/skepkv/skep/layout/elastic"
 	"github.com/skepkv/skep/store/storetest"
+	"github.com/skepkv/skep/tools/leaks"
 )
 
 func TestMain(m *testing.M) {
@@ -43,13 +43,12 @@ func TestMain(m *testing.M) {
 		os.Exit(0)
 	}
 	files, maps := descriptors(), shared()
-	goleak.VerifyTestMain(m, goleak.Cleanup(func(code int) {
-		if f, s := descriptors(), shared(); code == 0 && (f > files || s > maps) {
-			fmt.Fprintf(os.Stderr, "the tests leave %d descriptors open and %d arenas mapped\n", f-files, s-maps)
-			code = 1
-		}
-		os.Exit(code)
-	}))
+	code := leaks.Run(m)
+	if f, s := descriptors(), shared(); code == 0 && (f > files || s > maps) {
+		fmt.Fprintf(os.Stderr, "the tests leave %d descriptors open and %d arenas mapped\n", f-files, s-maps)
+		code = 1
+	}
+	os.Exit(code)
 }
 
 // unit has two blocks of each side.

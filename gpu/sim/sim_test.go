@@ -8,13 +8,13 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-	"go.uber.org/goleak"
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/gpu"
+	"github.com/skepkv/skep/tools/leaks"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leaks.Main(m) }
 
 func world(t testing.TB, devices int, seed uint64) *World {
 	o := H20()

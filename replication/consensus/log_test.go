@@ -21,10 +21,10 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
 	"github.com/hashicorp/raft"
 	"github.com/stretchr/testify/require"
-	"go.uber.org/goleak"
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/tools/drawn"
+	"github.com/skepkv/skep/tools/leaks"
 )
 
 var quiet = slog.New(slog.NewTextHandler(io.Discard, nil))
@@ -209,7 +209,7 @@ func TestMain(m *testing.M) {
 	if os.Getenv(child) != "" {
 		os.Exit(m.Run())
 	}
-	goleak.VerifyTestMain(m)
+	leaks.Main(m)
 }
 
 // inChild says whether this is the child, and runs it where it is not.

@@ -13,16 +13,16 @@ import (
 	"testing/synctest"
 
 	"github.com/stretchr/testify/require"
-	"go.uber.org/goleak"
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/replication/clustermap"
 	"github.com/skepkv/skep/store/memstore"
 	"github.com/skepkv/skep/store/storetest"
+	"github.com/skepkv/skep/tools/leaks"
 	"github.com/skepkv/skep/wire/epoch"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leaks.Main(m) }
 
 // council is what the nodes agree on. Nodes that are cut off know the map of when they were.
 type council struct {

@@ -24,6 +24,7 @@ import (
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/layout"
 	"github.com/skepkv/skep/tools/drawn"
+	"github.com/skepkv/skep/tools/leaks"
 )
 
 var bg = context.Background()
@@ -36,7 +37,7 @@ func quiet() *slog.Logger { return slog.New(slog.NewTextHandler(io.Discard, nil)
 // fails do not use it: what is left there is left by design.
 func noLeaks(t testing.TB) {
 	before := goleak.IgnoreCurrent()
-	t.Cleanup(func() { goleak.VerifyNone(t, before) })
+	t.Cleanup(func() { assert.NoError(t, leaks.Find(before)) })
 }
 
 // open opens a catalog on fs and closes it when the test ends.

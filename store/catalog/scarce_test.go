@@ -20,6 +20,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/tools/leaks"
 )
 
 // Nobody gets a descriptor for longer than a caller of the catalog waits: the commit that needs the next log waits on,
@@ -273,7 +274,7 @@ func TestOpenWithoutAReserveIsClosed(t *testing.T) {
 		f.on.Store(true)
 		_, err := Open(testDir, Options{FS: faulty(mem, f), Logger: quiet()})
 		require.ErrorIs(t, err, syscall.EMFILE)
-		goleak.VerifyNone(t, before)
+		require.NoError(t, leaks.Find(before))
 	}
 	c, err = Open(testDir, Options{FS: mem, Logger: quiet()})
 	require.NoError(t, err)

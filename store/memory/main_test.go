@@ -8,12 +8,12 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-	"go.uber.org/goleak"
 
 	"github.com/skepkv/skep/tools/drawn"
+	"github.com/skepkv/skep/tools/leaks"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leaks.Main(m) }
 
 // newRand returns a generator whose seed is printed when the test fails. To run
 // with a seed again, set SKEP_SEED.

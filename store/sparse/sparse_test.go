@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-	"go.uber.org/goleak"
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/layout"
@@ -14,9 +13,10 @@ import (
 	"github.com/skepkv/skep/store/memstore"
 	"github.com/skepkv/skep/store/sparse"
 	"github.com/skepkv/skep/store/storetest"
+	"github.com/skepkv/skep/tools/leaks"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leaks.Main(m) }
 
 // told is what reads cost in tests whose outcome may not depend on how fast memory is.
 var told = layout.ReadCost{Page: layout.PageSize / 3e9, Least: 1 / 5e5}

@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/chromedp/cdproto/cdp"
 	"github.com/chromedp/cdproto/emulation"
 	"github.com/chromedp/cdproto/log"
 	"github.com/chromedp/cdproto/network"
@@ -39,9 +40,13 @@ func (s *seen) take(ev any) {
 	defer s.mu.Unlock()
 	switch e := ev.(type) {
 	case *runtime.EventExceptionThrown:
-		s.complaints = append(s.complaints, e.ExceptionDetails.Error())
+		said := e.ExceptionDetails.Text
+		if x := e.ExceptionDetails.Exception; x != nil {
+			said += " " + x.Description
+		}
+		s.complaints = append(s.complaints, said)
 	case *log.EventEntryAdded:
-		if e.Entry.Level == log.LevelError {
+		if e.Entry.Level == log.EntryLevelError {
 			s.complaints = append(s.complaints, e.Entry.Text+" "+e.Entry.URL)
 		}
 	case *network.EventRequestWillBeSent:
@@ -76,7 +81,7 @@ func browser(t *testing.T) (ctx context.Context, said *seen) {
 	ctx, cancel = chromedp.NewContext(ctx)
 	t.Cleanup(cancel)
 	said = &seen{}
-	chromedp.ListenTarget(ctx, said.take)
+	require.NoError(t, chromedp.Listen(ctx, said.take))
 	return ctx, said
 }
 
@@ -121,13 +126,19 @@ func TestConsole(t *testing.T) {
 		seconds = 75 * time.Second // of charts
 	}
 	says := func(id, what string) { t.Helper(); says(t, ctx, id, what) }
-	require.NoError(t, chromedp.Run(ctx, network.Enable(), log.Enable(), runtime.Enable(),
-		chromedp.Navigate("http://"+at["http"]+"/"), chromedp.WaitVisible("#devices .device"), chromedp.Sleep(seconds)))
+	_, err := chromedp.Call(ctx, network.Enable, network.EnableParams{})
+	require.NoError(t, err)
+	_, err = chromedp.Call(ctx, log.Enable, cdp.Empty{})
+	require.NoError(t, err)
+	_, err = chromedp.Call(ctx, runtime.Enable, cdp.Empty{})
+	require.NoError(t, err)
+	require.NoError(t, chromedp.Do(ctx, chromedp.Navigate("http://"+at["http"]+"/"),
+		chromedp.WaitVisible(chromedp.CSS("#devices .device")), chromedp.Sleep(seconds)))
 
 	says("state", "ok")
 	says("warning", "No credentials are configured")
-	var n int
-	require.NoError(t, chromedp.Run(ctx, chromedp.Evaluate(`document.querySelectorAll('#devices .device').length`, &n)))
+	n, err := chromedp.Run(ctx, chromedp.Evaluate[int](`document.querySelectorAll('#devices .device').length`))
+	require.NoError(t, err)
 	assert.Equal(t, 4, n)
 	says("t-blocks-sub", "cap 537 MB, room ")
 	says("t-write", "MB/s")
@@ -138,17 +149,17 @@ func TestConsole(t *testing.T) {
 	says("map-text", "segments in use on 4 devices")
 
 	// By keyboard alone: the stripe map tells of a segment, and work is started and stopped.
-	require.NoError(t, chromedp.Run(ctx, chromedp.Focus("#map"), chromedp.KeyEvent(kb.ArrowDown), chromedp.KeyEvent(kb.ArrowRight)))
+	require.NoError(t, chromedp.Do(ctx, chromedp.Focus(chromedp.CSS("#map")), chromedp.KeyEvent(kb.ArrowDown), chromedp.KeyEvent(kb.ArrowRight)))
 	says("map-text", "device 1, segment 1")
 	// The page draws its buttons anew all the time: one that is gone when it is to be pressed is looked
 	// for again.
 	press := func(key string, patience time.Duration) (err error) {
 		for until := time.Now().Add(patience); time.Now().Before(until); {
 			soon, cancel := context.WithTimeout(ctx, patience)
-			err = chromedp.Run(soon, chromedp.Focus(`[data-key="scrub `+key+`"]`))
+			err = chromedp.Do(soon, chromedp.Focus(chromedp.CSS(`[data-key="scrub `+key+`"]`)))
 			cancel()
 			if err == nil {
-				return chromedp.Run(ctx, chromedp.KeyEvent(kb.Enter))
+				return chromedp.Do(ctx, chromedp.KeyEvent(kb.Enter))
 			}
 		}
 		return err
@@ -178,8 +189,8 @@ func TestConsole(t *testing.T) {
 func says(t *testing.T, ctx context.Context, id, what string) {
 	t.Helper()
 	storetest.Eventually(t, id+" says "+what, func() bool {
-		var s string
-		require.NoError(t, chromedp.Run(ctx, chromedp.Text("#"+id, &s, chromedp.ByQuery)))
+		s, err := chromedp.Run(ctx, chromedp.Text(chromedp.CSS("#"+id)))
+		require.NoError(t, err)
 		return strings.Contains(s, what)
 	})
 }
@@ -188,11 +199,15 @@ func says(t *testing.T, ctx context.Context, id, what string) {
 func pictures(t *testing.T, ctx context.Context, keep bool) {
 	var ground [2]string
 	for i, scheme := range []string{"light", "dark"} {
-		var png []byte
-		require.NoError(t, chromedp.Run(ctx,
-			emulation.SetEmulatedMedia().WithFeatures([]*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: scheme}}),
-			chromedp.Evaluate(`document.activeElement.blur(); drawMap(); window.scrollTo(0, 0); getComputedStyle(document.body).backgroundColor`, &ground[i]),
-			chromedp.Sleep(1200*time.Millisecond), chromedp.FullScreenshot(&png, 100)))
+		_, err := chromedp.Call(ctx, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{
+			Features: []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: scheme}}})
+		require.NoError(t, err)
+		ground[i], err = chromedp.Run(ctx, chromedp.Evaluate[string](`document.activeElement.blur(); drawMap(); `+
+			`window.scrollTo(0, 0); getComputedStyle(document.body).backgroundColor`))
+		require.NoError(t, err)
+		require.NoError(t, chromedp.Do(ctx, chromedp.Sleep(1200*time.Millisecond)))
+		png, err := chromedp.Run(ctx, chromedp.FullScreenshot(100))
+		require.NoError(t, err)
 		require.Greater(t, len(png), 10_000)
 		if keep {
 			require.NoError(t, os.WriteFile(filepath.Join("../../docs/img", "console-"+scheme+".png"), png, 0o644))
@@ -211,11 +226,14 @@ func TestConsoleAsksForAToken(t *testing.T) {
 	c := local(t)
 	c.Credentials = []serve.CredentialConfig{{Name: "engine", Tenant: "prod", Rights: []string{"read"}, TokenEnv: "SKEP_TEST_TOKEN"}}
 	at := start(t, c)
-	require.NoError(t, chromedp.Run(ctx, chromedp.Navigate("http://"+at["http"]+"/"),
-		chromedp.WaitVisible("#token"), chromedp.SendKeys("#token", "wrong-token-0123456789"+kb.Enter)))
+	field := chromedp.CSS("#token")
+	require.NoError(t, chromedp.Do(ctx, chromedp.Navigate("http://"+at["http"]+"/"),
+		chromedp.WaitVisible(field), chromedp.SendKeys(field, "wrong-token-0123456789"+kb.Enter)))
 	says(t, ctx, "login-why", "That token is not accepted.")
-	require.NoError(t, chromedp.Run(ctx, chromedp.SendKeys("#token", token+kb.Enter)))
+	require.NoError(t, chromedp.Do(ctx, chromedp.SendKeys(field, token+kb.Enter)))
 	says(t, ctx, "server", "prod (read)")
 	// The page finds out what it may show, and hides what needs admin.
-	require.NoError(t, chromedp.Run(ctx, chromedp.Poll(`document.querySelector('[data-needs="segments"]').hidden`, nil, chromedp.WithPollingTimeout(time.Minute))))
+	_, err := chromedp.Run(ctx, chromedp.Poll[bool](`document.querySelector('[data-needs="segments"]').hidden`,
+		chromedp.WithPollingTimeout(time.Minute)))
+	require.NoError(t, err)
 }

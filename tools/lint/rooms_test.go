@@ -26,8 +26,8 @@ var rooms = map[string][]string{
 }
 
 // inTests are packages that tests of any room may use besides: the contract test,
-// its reference, and what gives tests their seed.
-var inTests = []string{"store/storetest", "store/memstore", "tools/drawn"}
+// its reference, what gives tests their seed, and what finds goroutines they leave behind.
+var inTests = []string{"store/storetest", "store/memstore", "tools/drawn", "tools/leaks"}
 
 // parts says the same inside the directories of packages store and replication, where the order
 // matters as much: a package not listed may import no other of them.
@@ -135,6 +135,7 @@ var parts = map[string][]string{
 	"store/memory":             {"store/internal/locks"},
 	"store/device/devicetest":  {"store/device"},
 	"store/storetest":          {"store/memstore"},
+	"store/unjudged":           {"store/internal/health"},
 
 	"replication": {"replication/clustermap", "replication/placement", "replication/known",
 		"replication/calls", "replication/checks", "replication/copies", "replication/errand", "replication/flow",

@@ -16,6 +16,8 @@ const (
 var sleepers = map[string]string{
 	"wire/resp/lockstep_test.go TestLockstepSetsWait":                       "what it measures is called in bubbles of time only",
 	"gpu/gputest/prompt.go moves":                                           works,
+	"gpu/cuda/loan_test.go TestBorrowerKilled":                              looks,
+	"store/failpoint_runs_test.go crash":                                    lives,
 	"gpu/loan/child_test.go runBorrower":                                    works,
 	"gpu/loan/lenders_test.go TestLenderKilled":                             fault,
 	"gpu/loan/lenders_test.go TestLenderStopped":                            fault,

@@ -60,7 +60,7 @@ func TestWhatIsStartedHasAnEnd(t *testing.T) {
 }
 
 // kits are packages for tests only.
-var kits = []string{"/storetest/", "/devicetest/", "/gputest/", "/hostile/", "/sim/"}
+var kits = []string{"/storetest/", "/devicetest/", "/gputest/", "/hostile/", "/sim/", "/unjudged/"}
 
 // productFiles are the files of what runs in a user's process, from the root: no tests, no kits, no tools.
 func productFiles(t *testing.T) (list []string) {

@@ -77,6 +77,12 @@ var loaded = sync.OnceValue(func() func(t *testing.T) *program {
 	}
 })
 
+// tagged is what is looked at once more, as it is with tags: files of it are compiled with those only.
+var tagged = []struct{ module, tags, packages string }{
+	{".", "failpoints,invariants", "./store/..."},
+	{"gpu/cuda", "cuda", "./..."}, // CUDA's own types are not known here, and nothing of it is compiled
+}
+
 func load(t *testing.T) *program {
 	t.Helper()
 	if testing.Short() {
@@ -84,15 +90,18 @@ func load(t *testing.T) *program {
 	}
 	p := &program{fset: token.NewFileSet()}
 	for _, m := range modules(t) {
-		p.load(t, m)
+		p.load(t, m, "./...")
+	}
+	for _, b := range tagged {
+		p.load(t, b.module, "-tags", b.tags, b.packages)
 	}
 	return p
 }
 
-// load adds the packages of one module.
-func (p *program) load(t *testing.T, module string) {
+// load adds packages of one module: which says what of go list.
+func (p *program) load(t *testing.T, module string, which ...string) {
 	t.Helper()
-	list := goList(t, module, "-deps", "-test", "./...")
+	list := goList(t, module, append([]string{"-deps", "-test"}, which...)...)
 	byPath := map[string]*listed{}
 	var foreign []string
 	for _, l := range list {

@@ -4,6 +4,7 @@
 //	go run ./tools/mutants                 all of them, as `make mutants` does
 //	go run ./tools/mutants -run flush      those whose name or class matches
 //	go run ./tools/mutants -check          only that the list fits the source
+//	go run ./tools/mutants -done FILE      goes on where a run with this FILE was ended
 //
 // No file of the repository is touched: a mutant is compiled with go test's -overlay.
 //
@@ -27,4 +28,7 @@
 // First every test command runs on the code as it is and must pass. Then each mutant's
 // commands run in order until one fails: the mutant is dead. One that runs out of time
 // is dead too, and said so. A survivor makes the exit status 1.
+//
+// With -done each outcome is written to FILE at once, as a line of name and outcome, and mutants that FILE calls dead
+// are not run. It knows names only: a FILE is of one state of the code, and is deleted when that has changed.
 package main

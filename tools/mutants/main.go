@@ -37,6 +37,7 @@ func run(args []string, out io.Writer) error {
 	check := flags.Bool("check", false, "only check that the list fits the source")
 	timeout := flags.Duration("timeout", 4*time.Minute, "for each run of go test")
 	verbose := flags.Bool("v", false, "print the end of what each failing test said")
+	done := flags.String("done", "", "a `file` that gets each mutant's outcome; those it calls dead are not run")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
@@ -58,19 +59,31 @@ func run(args []string, out io.Writer) error {
 	if err := fits(list, root); err != nil || *check {
 		return err
 	}
-	r := runner{root: root, timeout: *timeout, out: out, verbose: *verbose}
+	dead, err := deadIn(*done)
+	if err != nil {
+		return err
+	}
+	r := runner{root: root, timeout: *timeout, out: out, verbose: *verbose, done: *done}
 	if r.dir, err = os.MkdirTemp("", "mutants"); err != nil {
 		return err
 	}
 	defer os.RemoveAll(r.dir)
 	var chosen []mutant
+	before := 0
 	for _, m := range list {
-		if match.MatchString(m.name) || match.MatchString(m.class) {
+		switch {
+		case !match.MatchString(m.name) && !match.MatchString(m.class):
+		case dead[m.name]:
+			before++
+		default:
 			chosen = append(chosen, m)
 		}
 	}
-	if len(chosen) == 0 {
+	if len(chosen)+before == 0 {
 		return fmt.Errorf("no mutant matches %q", *which)
+	}
+	if before > 0 {
+		fmt.Fprintf(out, "%d mutants are dead already, as %s says\n", before, *done)
 	}
 	if err := r.baseline(chosen); err != nil {
 		return err
@@ -108,6 +121,7 @@ type runner struct {
 	timeout   time.Duration
 	out       io.Writer
 	verbose   bool
+	done      string // where outcomes are written; "": nowhere
 }
 
 // outcome is what became of one run of go test.
@@ -188,6 +202,9 @@ func (r *runner) all(list []mutant) error {
 		if err != nil {
 			return err
 		}
+		if err := r.note(m, o); err != nil {
+			return err
+		}
 		switch o {
 		case passed:
 			alive++
@@ -206,6 +223,37 @@ func (r *runner) all(list []mutant) error {
 		return errSurvivors
 	}
 	return nil
+}
+
+// note writes an outcome, as a line that deadIn reads.
+func (r *runner) note(m *mutant, o outcome) error {
+	if r.done == "" {
+		return nil
+	}
+	f, err := os.OpenFile(r.done, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o644)
+	if err != nil {
+		return err
+	}
+	_, err = fmt.Fprintf(f, "%s %s\n", m.name, o)
+	return errors.Join(err, f.Close())
+}
+
+// deadIn lists the mutants that file says were noticed; the last line about one counts. A line that was not written to
+// its end says nothing, and a file that is not there yet says nothing either.
+func deadIn(file string) (map[string]bool, error) {
+	if file == "" {
+		return nil, nil
+	}
+	b, err := os.ReadFile(file)
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return nil, err
+	}
+	dead := map[string]bool{}
+	for line := range strings.Lines(string(b)) {
+		name, said, _ := strings.Cut(line, " ")
+		dead[name] = said == noticed.String()+"\n" || said == outOfTime.String()+"\n"
+	}
+	return dead, nil
 }
 
 // one runs a mutant's tests until one notices.

@@ -96,3 +96,34 @@ func TestBadLists(t *testing.T) {
 	require.NoError(t, err)
 	require.ErrorContains(t, enough(list), "class order has 1 mutants, must have at least 3")
 }
+
+// What a file of outcomes calls dead is not run again; a survivor is, and what was written last counts.
+func TestDone(t *testing.T) {
+	t.Parallel()
+	list, err := parse(listText)
+	require.NoError(t, err)
+	r := runner{done: filepath.Join(t.TempDir(), "done")}
+	dead, err := deadIn(r.done)
+	require.NoError(t, err)
+	require.Empty(t, dead, "the first run has no file yet")
+	for i := range 3 {
+		require.NoError(t, r.note(&list[i], passed))
+		require.NoError(t, r.note(&list[i], []outcome{noticed, outOfTime, notBuilt}[i]))
+	}
+	f, err := os.OpenFile(r.done, os.O_APPEND|os.O_WRONLY, 0)
+	require.NoError(t, err)
+	_, err = f.WriteString(list[3].name + " dead, out")
+	require.NoError(t, err)
+	require.NoError(t, f.Close())
+	dead, err = deadIn(r.done)
+	require.NoError(t, err)
+	for i := range 5 {
+		require.Equal(t, i < 2, dead[list[i].name], list[i].name)
+	}
+	var out strings.Builder
+	only := "^(" + list[0].name + "|" + list[1].name + ")$"
+	require.NoError(t, run([]string{"-run", only, "-done", r.done}, &out))
+	require.Contains(t, out.String(), "2 mutants are dead already")
+	require.Contains(t, out.String(), "0 mutants, 0 dead, 0 survivors")
+	require.ErrorContains(t, run([]string{"-run", only, "-done", t.TempDir()}, &out), "directory")
+}

@@ -15,17 +15,17 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"github.com/zeebo/xxh3"
-	"go.uber.org/goleak"
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/store/memstore"
 	"github.com/skepkv/skep/store/storetest"
+	"github.com/skepkv/skep/tools/leaks"
 	"github.com/skepkv/skep/wire/auth"
 )
 
 func TestMain(m *testing.M) {
 	machineClock = storetest.MachineClock()
-	goleak.VerifyTestMain(m)
+	leaks.Main(m)
 }
 
 // fakeClock is a time that tests move.

@@ -3,7 +3,7 @@ package restore
 import (
 	"testing"
 
-	"go.uber.org/goleak"
+	"github.com/skepkv/skep/tools/leaks"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leaks.Main(m) }

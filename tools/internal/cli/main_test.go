@@ -6,24 +6,26 @@ import (
 	"path/filepath"
 	"testing"
 
-	"go.uber.org/goleak"
-
+	"github.com/skepkv/skep/store/unjudged"
 	"github.com/skepkv/skep/tools/internal/cli"
 	"github.com/skepkv/skep/tools/internal/command/commandtest"
 	"github.com/skepkv/skep/tools/internal/lab"
 	"github.com/skepkv/skep/tools/internal/self"
+	"github.com/skepkv/skep/tools/leaks"
 )
 
 // TestMain lets the test binary be the command when a test, or the command itself,
-// starts it as a process of its own; and skep-bench under that name.
+// starts it as a process of its own; and skep-bench under that name. No drive is judged,
+// however busy the machine is.
 func TestMain(m *testing.M) {
+	unjudged.Drives()
 	if os.Getenv(self.Env) != "" {
 		if filepath.Base(os.Args[0]) == "skep-bench" {
 			os.Exit(lab.Program.Main(context.Background(), os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
 		}
 		os.Exit(cli.Main(context.Background(), os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
 	}
-	goleak.VerifyTestMain(m)
+	leaks.Main(m)
 }
 
 // skepIn runs the command in this process with the given standard input.

@@ -11,13 +11,13 @@ import (
 	"github.com/hashicorp/go-msgpack/v2/codec"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-	"go.uber.org/goleak"
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/store/memstore"
+	"github.com/skepkv/skep/tools/leaks"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leaks.Main(m) }
 
 // patience is how long a test waits for what must come.
 const patience = time.Minute

@@ -5,20 +5,21 @@ import (
 	"os"
 	"testing"
 
-	"go.uber.org/goleak"
-
+	"github.com/skepkv/skep/store/unjudged"
 	"github.com/skepkv/skep/tools/internal/command/commandtest"
 	"github.com/skepkv/skep/tools/internal/lab"
 	"github.com/skepkv/skep/tools/internal/self"
+	"github.com/skepkv/skep/tools/leaks"
 )
 
 // TestMain lets the test binary be the command when a test, or the command itself,
 // starts it as a process of its own.
 func TestMain(m *testing.M) {
+	unjudged.Drives()
 	if os.Getenv(self.Env) != "" {
 		os.Exit(lab.Program.Main(context.Background(), os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
 	}
-	goleak.VerifyTestMain(m)
+	leaks.Main(m)
 }
 
 // benchIn runs the command in this process with the given standard input.

@@ -7,13 +7,13 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
-	"go.uber.org/goleak"
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/replication/clustermap"
+	"github.com/skepkv/skep/tools/leaks"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leaks.Main(m) }
 
 func nodeOf(name string) clustermap.Node {
 	return clustermap.Node{ID: 1, Name: name, Addr: "unix:/" + name, Peer: "127.0.0.1:7441", Weight: 1}

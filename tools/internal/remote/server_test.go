@@ -20,17 +20,21 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-	"go.uber.org/goleak"
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/store/memstore"
+	"github.com/skepkv/skep/store/unjudged"
 	"github.com/skepkv/skep/tools/internal/cli"
 	"github.com/skepkv/skep/tools/internal/command/commandtest"
 	"github.com/skepkv/skep/tools/internal/serve"
+	"github.com/skepkv/skep/tools/leaks"
 	"github.com/skepkv/skep/wire/httpapi"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	unjudged.Drives()
+	leaks.Main(m)
+}
 
 // said is what a server logs.
 type said struct {

@@ -11,16 +11,16 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-	"go.uber.org/goleak"
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/store/memstore"
 	"github.com/skepkv/skep/tools/internal/chat"
 	"github.com/skepkv/skep/tools/internal/replay"
 	"github.com/skepkv/skep/tools/internal/trace"
+	"github.com/skepkv/skep/tools/leaks"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leaks.Main(m) }
 
 // list is a source of given requests.
 type list struct{ r []trace.Request }

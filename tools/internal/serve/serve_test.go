@@ -27,12 +27,15 @@ import (
 	"github.com/skepkv/skep/store"
 	"github.com/skepkv/skep/store/memstore"
 	"github.com/skepkv/skep/store/storetest"
+	"github.com/skepkv/skep/store/unjudged"
 	"github.com/skepkv/skep/tools/internal/redistest"
+	"github.com/skepkv/skep/tools/leaks"
 	"github.com/skepkv/skep/wire/httpapi"
 )
 
 func TestMain(m *testing.M) {
-	goleak.VerifyTestMain(m, goleak.IgnoreTopFunction("net/http.(*persistConn).writeLoop"))
+	unjudged.Drives()
+	leaks.Main(m, goleak.IgnoreTopFunction("net/http.(*persistConn).writeLoop"))
 }
 
 func noEnv(string) (string, bool) { return "", false }

@@ -15,15 +15,19 @@ import (
 
 	"github.com/klauspost/compress/zstd"
 	"github.com/stretchr/testify/require"
-	"go.uber.org/goleak"
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/layout"
 	"github.com/skepkv/skep/store"
 	"github.com/skepkv/skep/store/segment"
+	"github.com/skepkv/skep/store/unjudged"
+	"github.com/skepkv/skep/tools/leaks"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	unjudged.Drives()
+	leaks.Main(m)
+}
 
 const (
 	payload = "PAYLOAD-of-a-prompt-nobody-may-see"

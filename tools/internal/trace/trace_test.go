@@ -15,12 +15,12 @@ import (
 
 	"github.com/klauspost/compress/zstd"
 	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/tools/leaks"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-	"go.uber.org/goleak"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leaks.Main(m) }
 
 const twoTurns = `{"timestamp": 0, "input_length": 700, "output_length": 50, "hash_ids": [0, 1]}
 {"timestamp": 3000, "input_length": 1024, "output_length": 7, "hash_ids": [0, 2]}

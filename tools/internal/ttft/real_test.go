@@ -7,18 +7,20 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-	"go.uber.org/goleak"
 
 	"github.com/skepkv/skep/layout/twopointer"
 	"github.com/skepkv/skep/layout/twopointer/sim"
+	"github.com/skepkv/skep/store/unjudged"
+	"github.com/skepkv/skep/tools/leaks"
 )
 
 // asServer does not return in a process that a test started to be its server.
 var asServer = func() {}
 
 func TestMain(m *testing.M) {
+	unjudged.Drives()
 	asServer()
-	goleak.VerifyTestMain(m)
+	leaks.Main(m)
 }
 
 // conversation is a small workload: three sessions whose prompts grow.
