@@ -20,8 +20,10 @@ func TestDrives(t *testing.T) {
 	after := func(still device.Stats) health.State {
 		r := health.DefaultRules
 		judges := []*health.Judge{health.NewJudge(r, health.Reading{}), health.NewJudge(r, health.Reading{})}
+		var well device.Stats
 		for at := r.Tick; at < time.Minute; at += r.Tick {
-			health.Look(at, judges, []health.Reading{{Stats: still}, {}})
+			well.Reads.Ops++
+			health.Look(at, judges, []health.Reading{{Stats: still}, {Stats: well}})
 		}
 		return judges[0].State()
 	}
