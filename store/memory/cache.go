@@ -362,13 +362,39 @@ func (c *Cache) remove(id ID, which func(*entry) bool) bool {
 	return true
 }
 
-// Forget removes every part of a block, dirty or not, as Remove does.
-func (c *Cache) Forget(k Key) {
+// Forget removes every part of a block that has gone, as Remove does. Whoever removes a block may be late here: where
+// accepted, which is asked under the lock, says that the block has been accepted anew, its dirty parts stay.
+func (c *Cache) Forget(k Key, accepted func() bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for e := c.mu.blocks[k]; e != nil; e = c.mu.blocks[k] {
-		c.discardLocked(e)
+	anew := accepted()
+	for e := c.mu.blocks[k]; e != nil; {
+		next := e.also
+		if !anew || !e.dirty {
+			c.discardLocked(e)
+		}
+		e = next
 	}
+}
+
+// Held is a value in the cache.
+type Held struct {
+	ID
+	Version
+}
+
+// While calls f if all of list are in the cache, and lets no Forget come meanwhile. False: f was not called. f must be
+// quick and must not call the cache.
+func (c *Cache) While(list []Held, f func()) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, h := range list {
+		if e := c.findLocked(h.ID); e == nil || e.version != h.Version {
+			return false
+		}
+	}
+	f()
+	return true
 }
 
 // findLocked is the entry that Get finds; nil: none.

@@ -491,7 +491,7 @@ func TestForgetTakesAllPartsOfABlock(t *testing.T) {
 		put(at(2, 1))
 		require.True(t, c.Remove(at(1, last)))
 		checkCache(t, c)
-		c.Forget(Key{1})
+		c.Forget(Key{1}, func() bool { return false })
 		for part := range uint64(3) {
 			require.False(t, c.Has(at(1, part+1)))
 		}
@@ -499,5 +499,33 @@ func TestForgetTakesAllPartsOfABlock(t *testing.T) {
 		checkCache(t, c)
 		require.Zero(t, c.Stats().Entries)
 	}
-	c.Forget(Key{9})
+	c.Forget(Key{9}, func() bool { return false })
+}
+
+// Whoever removes a block may come to forget it only after the next put of it was accepted: that one's parts are dirty,
+// and stay. Nothing is shown in between, either.
+func TestForgetSparesWhatWasAcceptedSince(t *testing.T) {
+	t.Parallel()
+	a := newArena(t, Options{IO: 4096, Cache: 64 * kib})
+	c := newCache(t, a, CacheOptions{})
+	var list []Held
+	for part, dirty := range []bool{false, true, false, true} {
+		b := mustAlloc(t, a, 4096, BudgetCache)
+		id := ID{Key: Key{1}, Part: uint64(part)}
+		v, err := c.Put(Item{ID: id, Bufs: []*Buffer{b}, Length: 4096, Dirty: dirty})
+		require.NoError(t, err)
+		list = append(list, Held{id, v})
+	}
+	require.True(t, c.While(list, func() {}))
+	c.Forget(Key{1}, func() bool { return true })
+	checkCache(t, c)
+	for _, h := range list {
+		require.Equal(t, h.Part%2 == 1, c.Has(h.ID))
+	}
+	calls := 0
+	require.False(t, c.While(list, func() { calls++ }))
+	list[1].Version++
+	require.False(t, c.While(list[1:2], func() { calls++ }))
+	require.True(t, c.While(list[3:], func() { calls++ }))
+	require.Equal(t, 1, calls)
 }
