@@ -66,6 +66,9 @@ type Item struct {
 	// Dirty keeps the entry until MarkClean or Discard: it has been accepted, and
 	// the devices do not have it yet.
 	Dirty bool
+	// Current, when set, says whether the value is still the block's. It is asked under the cache's lock, which Forget
+	// takes, too, must be quick and must not call the cache. False: Put returns ErrStale, and nobody has seen the value.
+	Current func() bool
 	// Replace lets a cached value of the same ID go; without it Put returns
 	// ErrExists.
 	Replace bool
@@ -203,7 +206,7 @@ func (c *Cache) Has(id ID) bool {
 // entry is not evicted before they let go.
 //
 // On an error the caller still owns the buffers: skep.Invalid, ErrExists,
-// ErrReleased, skep.Closed, or a NoMemoryError when what is dirty, pinned or in use
+// ErrStale, ErrReleased, skep.Closed, or a NoMemoryError when what is dirty, pinned or in use
 // leaves no room. Put never waits.
 func (c *Cache) Put(item Item) (Version, error) {
 	charged, err := c.check(&item)
@@ -223,6 +226,9 @@ func (c *Cache) Put(item Item) (Version, error) {
 	old := c.findLocked(item.ID)
 	if old != nil && !item.Replace {
 		return 0, ErrExists
+	}
+	if item.Current != nil && !item.Current() {
+		return 0, ErrStale
 	}
 	if err := c.chargeLocked(item.Bufs, old); err != nil {
 		return 0, err

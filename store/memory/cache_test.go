@@ -529,3 +529,30 @@ func TestForgetSparesWhatWasAcceptedSince(t *testing.T) {
 	require.True(t, c.While(list[3:], func() { calls++ }))
 	require.Equal(t, 1, calls)
 }
+
+// Whether a value is out of date is asked while nobody else can find it, or forget it.
+func TestPutOfWhatIsOutOfDate(t *testing.T) {
+	t.Parallel()
+	a := newArena(t, Options{IO: 4096, Cache: 64 * kib})
+	c := newCache(t, a, CacheOptions{})
+	b := mustAlloc(t, a, 4096, BudgetCache)
+	item := Item{ID: ID{Key: Key{1}}, Bufs: []*Buffer{b}, Length: 4096}
+	for _, current := range []bool{false, true} {
+		locked := false
+		item.Current = func() bool {
+			if locked = !c.mu.TryLock(); !locked {
+				c.mu.Unlock()
+			}
+			return current
+		}
+		_, err := c.Put(item)
+		require.True(t, locked)
+		if !current {
+			require.ErrorIs(t, err, ErrStale)
+		} else {
+			require.NoError(t, err)
+		}
+		require.Equal(t, current, c.Has(item.ID))
+		checkCache(t, c)
+	}
+}
