@@ -482,6 +482,8 @@ func (c *Cache) discardLocked(e *entry) {
 	}
 	if len(e.handles) == 0 {
 		c.freeLocked(e)
+	} else {
+		c.arena.kick() // what was dirty may be revoked at its deadline
 	}
 }
 
