@@ -1,11 +1,32 @@
 package store
 
 import (
+	"math/rand/v2"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/skepkv/skep/store/memory"
 )
+
+// Whoever limits a process says so in whatever numbers.
+func TestAnyLimitGivesSizesThatAnArenaTakes(t *testing.T) {
+	t.Parallel()
+	rng := rand.New(rand.NewPCG(testSeed(t), 0))
+	for i := range 100 {
+		limit := 64<<20 + rng.Int64N(4<<30)
+		if i == 0 {
+			limit = 1_000_000_000
+		}
+		o := Options{Dir: "d"}
+		o.defaultsWithin(limit)
+		require.NoError(t, o.validate(), "%d", limit)
+		a, err := memory.New(memory.Options{IO: o.IOBytes, Cache: o.CacheBytes})
+		require.NoError(t, err, "%d", limit)
+		require.NoError(t, a.Close(t.Context()))
+	}
+}
 
 func TestDefaultSizesFollowTheMemoryOfTheControlGroup(t *testing.T) {
 	t.Parallel()

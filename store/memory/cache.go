@@ -66,6 +66,9 @@ type Item struct {
 	// Dirty keeps the entry until MarkClean or Discard: it has been accepted, and
 	// the devices do not have it yet.
 	Dirty bool
+	// Current, when set, says whether the value is still the block's. It is asked under the cache's lock, which Forget
+	// takes, too, must be quick and must not call the cache. False: Put returns ErrStale, and nobody has seen the value.
+	Current func() bool
 	// Replace lets a cached value of the same ID go; without it Put returns
 	// ErrExists.
 	Replace bool
@@ -203,7 +206,7 @@ func (c *Cache) Has(id ID) bool {
 // entry is not evicted before they let go.
 //
 // On an error the caller still owns the buffers: skep.Invalid, ErrExists,
-// ErrReleased, skep.Closed, or a NoMemoryError when what is dirty, pinned or in use
+// ErrStale, ErrReleased, skep.Closed, or a NoMemoryError when what is dirty, pinned or in use
 // leaves no room. Put never waits.
 func (c *Cache) Put(item Item) (Version, error) {
 	charged, err := c.check(&item)
@@ -223,6 +226,9 @@ func (c *Cache) Put(item Item) (Version, error) {
 	old := c.findLocked(item.ID)
 	if old != nil && !item.Replace {
 		return 0, ErrExists
+	}
+	if item.Current != nil && !item.Current() {
+		return 0, ErrStale
 	}
 	if err := c.chargeLocked(item.Bufs, old); err != nil {
 		return 0, err
@@ -362,13 +368,39 @@ func (c *Cache) remove(id ID, which func(*entry) bool) bool {
 	return true
 }
 
-// Forget removes every part of a block, dirty or not, as Remove does.
-func (c *Cache) Forget(k Key) {
+// Forget removes every part of a block that has gone, as Remove does. Whoever removes a block may be late here: where
+// accepted, which is asked under the lock, says that the block has been accepted anew, its dirty parts stay.
+func (c *Cache) Forget(k Key, accepted func() bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for e := c.mu.blocks[k]; e != nil; e = c.mu.blocks[k] {
-		c.discardLocked(e)
+	anew := accepted()
+	for e := c.mu.blocks[k]; e != nil; {
+		next := e.also
+		if !anew || !e.dirty {
+			c.discardLocked(e)
+		}
+		e = next
 	}
+}
+
+// Held is a value in the cache.
+type Held struct {
+	ID
+	Version
+}
+
+// While calls f if all of list are in the cache, and lets no Forget come meanwhile. False: f was not called. f must be
+// quick and must not call the cache.
+func (c *Cache) While(list []Held, f func()) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, h := range list {
+		if e := c.findLocked(h.ID); e == nil || e.version != h.Version {
+			return false
+		}
+	}
+	f()
+	return true
 }
 
 // findLocked is the entry that Get finds; nil: none.
@@ -450,6 +482,8 @@ func (c *Cache) discardLocked(e *entry) {
 	}
 	if len(e.handles) == 0 {
 		c.freeLocked(e)
+	} else {
+		c.arena.kick() // what was dirty may be revoked at its deadline
 	}
 }
 

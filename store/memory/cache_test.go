@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -400,10 +401,11 @@ func TestIOClearsAWindowInAFragmentedMapping(t *testing.T) {
 func TestAWaitForIOIsServedWhenTheCacheCanYield(t *testing.T) {
 	t.Parallel()
 	for name, free := range map[string]func(c *Cache, h *Handle, v Version){
-		"a release":  func(c *Cache, h *Handle, v Version) { c.MarkClean(id(1), v); h.Release() },
-		"clean":      func(c *Cache, h *Handle, v Version) { h.Release(); c.MarkClean(id(1), v) },
-		"a deadline": func(c *Cache, h *Handle, v Version) { c.MarkClean(id(1), v) },
-		"removal":    func(c *Cache, h *Handle, v Version) { h.Release(); c.Remove(id(1)) },
+		"a release":                        func(c *Cache, h *Handle, v Version) { c.MarkClean(id(1), v); h.Release() },
+		"clean":                            func(c *Cache, h *Handle, v Version) { h.Release(); c.MarkClean(id(1), v) },
+		"a deadline":                       func(c *Cache, h *Handle, v Version) { c.MarkClean(id(1), v) },
+		"a deadline of what was discarded": func(c *Cache, h *Handle, v Version) { c.Discard(id(1), v) },
+		"removal":                          func(c *Cache, h *Handle, v Version) { h.Release(); c.Remove(id(1)) },
 		"the end of a read": func(c *Cache, h *Handle, v Version) {
 			c.MarkClean(id(1), v)
 			_ = h.Read(func([][]byte) error { time.Sleep(time.Minute); return nil })
@@ -452,7 +454,7 @@ func TestAWaitForIOIsServedWhenTheCacheCanYield(t *testing.T) {
 				assert.ErrorIs(t, err, skep.NoMemory, "the cache takes nothing while I/O waits for a window")
 				free(c, h, v)
 				require.NoError(t, <-got)
-				if name == "a deadline" || name == "the end of a read" {
+				if strings.HasPrefix(name, "a deadline") || name == "the end of a read" {
 					h.Release()
 				}
 			})
@@ -491,7 +493,7 @@ func TestForgetTakesAllPartsOfABlock(t *testing.T) {
 		put(at(2, 1))
 		require.True(t, c.Remove(at(1, last)))
 		checkCache(t, c)
-		c.Forget(Key{1})
+		c.Forget(Key{1}, func() bool { return false })
 		for part := range uint64(3) {
 			require.False(t, c.Has(at(1, part+1)))
 		}
@@ -499,5 +501,60 @@ func TestForgetTakesAllPartsOfABlock(t *testing.T) {
 		checkCache(t, c)
 		require.Zero(t, c.Stats().Entries)
 	}
-	c.Forget(Key{9})
+	c.Forget(Key{9}, func() bool { return false })
+}
+
+// Whoever removes a block may come to forget it only after the next put of it was accepted: that one's parts are dirty,
+// and stay. Nothing is shown in between, either.
+func TestForgetSparesWhatWasAcceptedSince(t *testing.T) {
+	t.Parallel()
+	a := newArena(t, Options{IO: 4096, Cache: 64 * kib})
+	c := newCache(t, a, CacheOptions{})
+	var list []Held
+	for part, dirty := range []bool{false, true, false, true} {
+		b := mustAlloc(t, a, 4096, BudgetCache)
+		id := ID{Key: Key{1}, Part: uint64(part)}
+		v, err := c.Put(Item{ID: id, Bufs: []*Buffer{b}, Length: 4096, Dirty: dirty})
+		require.NoError(t, err)
+		list = append(list, Held{id, v})
+	}
+	require.True(t, c.While(list, func() {}))
+	c.Forget(Key{1}, func() bool { return true })
+	checkCache(t, c)
+	for _, h := range list {
+		require.Equal(t, h.Part%2 == 1, c.Has(h.ID))
+	}
+	calls := 0
+	require.False(t, c.While(list, func() { calls++ }))
+	list[1].Version++
+	require.False(t, c.While(list[1:2], func() { calls++ }))
+	require.True(t, c.While(list[3:], func() { calls++ }))
+	require.Equal(t, 1, calls)
+}
+
+// Whether a value is out of date is asked while nobody else can find it, or forget it.
+func TestPutOfWhatIsOutOfDate(t *testing.T) {
+	t.Parallel()
+	a := newArena(t, Options{IO: 4096, Cache: 64 * kib})
+	c := newCache(t, a, CacheOptions{})
+	b := mustAlloc(t, a, 4096, BudgetCache)
+	item := Item{ID: ID{Key: Key{1}}, Bufs: []*Buffer{b}, Length: 4096}
+	for _, current := range []bool{false, true} {
+		locked := false
+		item.Current = func() bool {
+			if locked = !c.mu.TryLock(); !locked {
+				c.mu.Unlock()
+			}
+			return current
+		}
+		_, err := c.Put(item)
+		require.True(t, locked)
+		if !current {
+			require.ErrorIs(t, err, ErrStale)
+		} else {
+			require.NoError(t, err)
+		}
+		require.Equal(t, current, c.Has(item.ID))
+		checkCache(t, c)
+	}
 }

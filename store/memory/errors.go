@@ -17,6 +17,8 @@ var (
 	ErrRevoked error = &skep.Error{Op: "read from memory", Kind: skep.Evicted, Err: errors.New("handle revoked after its deadline")}
 	// ErrExists is returned by Put when the ID is cached and Item.Replace is unset.
 	ErrExists = errors.New("memory: already cached")
+	// ErrStale is returned by Put when Item.Current says no.
+	ErrStale = errors.New("memory: out of date")
 )
 
 func invalid(field string, value, limit any) error {

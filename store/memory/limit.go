@@ -13,12 +13,13 @@ import (
 // and 2) and all above them. 0: nothing is limited. A process that takes more is killed without a word.
 func Limit() int64 { return limitIn(os.DirFS("/")) }
 
-// Within is want, or a part of limit where that is less: limit/part. A limit of 0 is none.
+// Within is want, or a part of limit where that is less: limit/part, in whole pages, since an arena takes no other size
+// and limits are whatever people write. A limit of 0 is none.
 func Within(want, limit, part int64) int64 {
 	if limit <= 0 {
 		return want
 	}
-	return min(want, limit/part)
+	return min(want, limit/part&^(PageSize-1))
 }
 
 // unlimited is where version 1's number for no limit is beyond: it is the largest multiple of a page.

@@ -55,7 +55,8 @@ func TestLimitOfControlGroups(t *testing.T) {
 
 func TestWithin(t *testing.T) {
 	t.Parallel()
-	assert.EqualValues(t, 256, Within(256, 0, 4), "no limit")
-	assert.EqualValues(t, 128, Within(256, 512, 4))
-	assert.EqualValues(t, 256, Within(256, 1<<20, 4))
+	assert.EqualValues(t, 1<<20, Within(1<<20, 0, 4), "no limit")
+	assert.EqualValues(t, 1<<19, Within(1<<20, 1<<21, 4))
+	assert.EqualValues(t, 1<<20, Within(1<<20, 1<<30, 4))
+	assert.EqualValues(t, 60<<10, Within(1<<20, 256<<10-1, 4), "whole pages")
 }

@@ -104,9 +104,12 @@ func (r *Rows) forgetter(ns *namespaces.Namespace, fp index.Fingerprint, e index
 	return rec.Bytes(), forget
 }
 
-// forgetCached drops a block from the DRAM tier.
+// forgetCached drops a block that the index has no more from the DRAM tier, but for what a put has accepted since.
 func (r *Rows) forgetCached(fp index.Fingerprint) {
 	if r.Cache != nil {
-		r.Cache.Forget(memory.KeyOf(fp))
+		r.Cache.Forget(memory.KeyOf(fp), func() bool {
+			e, ok := r.Index.Resolve(fp)
+			return ok && e.Location == 0
+		})
 	}
 }

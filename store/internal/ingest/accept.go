@@ -6,6 +6,7 @@ import (
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/store/internal/admission"
 	"github.com/skepkv/skep/store/internal/appender"
+	"github.com/skepkv/skep/store/internal/commit"
 	"github.com/skepkv/skep/store/internal/namespaces"
 	"github.com/skepkv/skep/store/internal/space"
 	"github.com/skepkv/skep/store/memory"
@@ -97,15 +98,18 @@ func (w *Writer) Hold(ns *namespaces.Namespace, in *Block) bool {
 	parts := make([]skep.Part, len(in.Parts))
 	for i, p := range in.Parts {
 		name := in.Record.Parts[i].Name
-		parts[i].Name = name
-		id := memory.IDOf(in.FP, name)
-		bytes, v, ok := w.hoard(id, p.Bytes)
-		if !ok {
+		b, v := w.hoard(memory.IDOf(in.FP, name), p.Bytes)
+		if b == nil {
+			in.unshare()
 			w.discard(in)
 			return false
 		}
-		parts[i].Bytes = bytes
-		in.held = append(in.held, held{id, v})
+		parts[i] = skep.Part{Name: name, Bytes: b.Bytes()}
+		in.held = append(in.held, memory.Held{ID: memory.IDOf(in.FP, name), Version: v})
+		in.shared = append(in.shared, b)
+	}
+	if w.hoarded != nil {
+		w.hoarded()
 	}
 	given, loan := in.Given, in.Loan
 	in.Parts, in.Given, in.Loan, in.Accepted = parts, nil, nil, true
@@ -118,17 +122,17 @@ func (w *Writer) Hold(ns *namespaces.Namespace, in *Block) bool {
 	known := in.Record // what is still to be filled in is nobody else's business
 	in.Known, in.Settled = &known, func() { w.settled(in) }
 	w.Puts.Records.Add(in.FP, &known)
-	if !w.Filter.Filters(ns) { // it is written from there, deleted or not
-		for _, h := range in.held {
-			b, _ := w.Cache.Share(h.id, h.v)
-			in.shared = append(in.shared, b...)
-		}
-	}
-	if _, _, err := w.Index.Insert(e); err != nil {
+	// Whoever removed an earlier block of the key may forget this one's copy until the index has it.
+	err := error(commit.ErrGone)
+	w.Cache.While(in.held, func() { _, _, err = w.Index.Insert(e) })
+	if err != nil {
 		in.unshare()
 		w.discard(in) // the way through the drives says why
 		in.Accepted, in.Parts, in.Given, in.Loan = false, whole, given, loan
 		return false
+	}
+	if w.Filter.Filters(ns) { // else it is written from there, deleted or not
+		in.unshare()
 	}
 	ns.Stored.Add(in.Size)
 	// The caller's result is its own; what follows reports elsewhere.
@@ -139,39 +143,38 @@ func (w *Writer) Hold(ns *namespaces.Namespace, in *Block) bool {
 }
 
 // hoard copies a part into the DRAM tier as dirty: it stays until the drives have it.
-// It gives the copy as one piece where it is one, so that it can be written from, else
-// nothing.
-func (w *Writer) hoard(id memory.ID, src []byte) (mem []byte, v memory.Version, ok bool) {
+// It gives the copy with a reference, since the tier may be made to forget it at any time; nil: there is none.
+func (w *Writer) hoard(id memory.ID, src []byte) (b *memory.Buffer, v memory.Version) {
 	if len(src) == 0 || len(src) > w.Arena.MaxBlock() {
-		return nil, 0, false
+		return nil, 0
 	}
 	b, err := w.Arena.TryAlloc(len(src), memory.BudgetCache)
-	if err != nil {
-		return nil, 0, false
+	if err != nil || b.Retain() != nil {
+		return nil, 0
 	}
-	mem = b.Bytes()
-	copy(mem, src)
+	copy(b.Bytes(), src)
 	v, err = w.Cache.Put(memory.Item{ID: id, Bufs: []*memory.Buffer{b}, Length: int64(len(src)), Dirty: true,
 		Replace: true})
 	if err != nil {
 		b.Release()
-		return nil, 0, false
+		b.Release()
+		return nil, 0
 	}
-	return mem, v, true
+	return b, v
 }
 
 // settled is called when an accepted block is committed: its copy may be evicted now.
 func (w *Writer) settled(in *Block) {
 	w.Puts.Records.Remove(in.FP, in.Known)
 	for _, h := range in.held {
-		w.Cache.MarkClean(h.id, h.v)
+		w.Cache.MarkClean(h.ID, h.Version)
 	}
 }
 
 func (w *Writer) discard(in *Block) {
 	w.Puts.Records.Remove(in.FP, in.Known)
 	for _, h := range in.held {
-		w.Cache.Discard(h.id, h.v)
+		w.Cache.Discard(h.ID, h.Version)
 	}
 	in.held = nil
 }

@@ -10,7 +10,7 @@ import (
 // Block is one block on its way in.
 type Block struct {
 	appender.Block
-	held   []held           // its parts in the DRAM tier
+	held   []memory.Held    // its parts in the DRAM tier
 	shared []*memory.Buffer // references to them, while it is written from there
 	flight *puts.Flight
 }
@@ -28,12 +28,6 @@ func toWrite(list []*Block) []*appender.Block {
 func (in *Block) unshare() {
 	memory.ReleaseAll(in.shared)
 	in.shared = nil
-}
-
-// held is one part of an accepted block in the DRAM tier.
-type held struct {
-	id memory.ID
-	v  memory.Version
 }
 
 // Waits is what the admission filter knows of a block.

@@ -139,7 +139,7 @@ func (w *Writer) holds(in *Block) bool {
 func (w *Writer) share(in *Block, bufs *[]*memory.Buffer) bool {
 	in.Parts = make([]skep.Part, len(in.held))
 	for i, h := range in.held {
-		b, ok := w.Cache.Share(h.id, h.v)
+		b, ok := w.Cache.Share(h.ID, h.Version)
 		*bufs = append(*bufs, b...)
 		if !ok || len(b) != 1 {
 			return false

@@ -56,6 +56,8 @@ type Writer struct {
 	Config
 	Filter *admission.Filter[*Block] // decides which Cache blocks go to the drives; nil: all
 	Open   pieces.Memory             // of blocks that are written part by part
+
+	hoarded func() // called when a block's copy is in the DRAM tier and not yet shown; tests come in between there
 }
 
 // New makes a writer that admits every block.

@@ -17,15 +17,14 @@ func (rs *Restorer) admit(fp index.Fingerprint, loc uint64, part string, size in
 			return
 		}
 	}
-	id := memory.IDOf(fp, part)
-	v, err := rs.Cache.Put(memory.Item{ID: id, Bufs: bufs, Length: size})
-	if err != nil {
-		memory.ReleaseAll(bufs)
-		return
+	// The block may have been deleted or replaced since it was found. Whoever does that changes the index first and then
+	// forgets what is cached: under the cache's lock either this sees the one, or what it puts is gone by the other.
+	current := func() bool {
+		e, ok := rs.Index.Resolve(fp)
+		return ok && e.Location == loc
 	}
-	// The block may have been deleted or replaced since it was found. Whoever does that
-	// changes the index first and then forgets what is cached.
-	if e, ok := rs.Index.Resolve(fp); !ok || e.Location != loc {
-		rs.Cache.Discard(id, v)
+	item := memory.Item{ID: memory.IDOf(fp, part), Bufs: bufs, Length: size, Current: current}
+	if _, err := rs.Cache.Put(item); err != nil {
+		memory.ReleaseAll(bufs)
 	}
 }

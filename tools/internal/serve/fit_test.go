@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/store/memory"
 	"github.com/skepkv/skep/wire"
 )
 
@@ -20,13 +21,14 @@ func TestSizesFollowTheMemoryOfTheControlGroup(t *testing.T) {
 	assert.Equal(t, want.Store, c.Store, "no limit")
 	assert.Equal(t, want.Limits, c.Limits)
 
-	for _, limit := range []int64{128 << 20, 256 << 20, 512 << 20, 1 << 30, 4 << 30, 64 << 30} {
+	for _, limit := range []int64{128 << 20, 256 << 20, 512 << 20, 1 << 30, 4 << 30, 64 << 30, 1_000_000_001, 1500 << 20} {
 		c, err := loadWithin(limit, "", nil, dir)
 		require.NoError(t, err, "%d", limit)
 		held := int64(c.Store.DRAMBytes + c.Store.IOBytes)
 		assert.LessOrEqual(t, held, limit/8*5, "%d", limit)
 		assert.LessOrEqual(t, c.Limits.MemoryBytes, c.Store.IOBytes)
 		assert.Positive(t, c.Store.DRAMBytes)
+		assert.Zero(t, c.Store.DRAMBytes%memory.PageSize+c.Store.IOBytes%memory.PageSize, "%d: as an arena takes them", limit)
 	}
 
 	c, err = loadWithin(512<<20, "", nil, map[string]string{"dir": "d", "store.dram_bytes": "200MiB"})
