@@ -308,17 +308,17 @@ func (s *Sparse) openClaimed(ctx context.Context, p place) (*sparseContext, erro
 		return nil, err
 	}
 	if h.Dropped { // cut off, and its chain may have come back since
-		return nil, errors.Join(notFound(p.last), s.buryClaimed(ctx, k))
+		return nil, s.buried(ctx, k)
 	}
 	if n, err := s.tokens(ctx, p.scope, h.Chain); err != nil && !errors.Is(err, skep.NotFound) {
 		return nil, err
 	} else if err != nil || n != h.Entries {
-		return nil, errors.Join(notFound(p.last), s.buryClaimed(ctx, k))
+		return nil, s.buried(ctx, k)
 	}
 	for l := range k.layers {
 		if err := k.load(ctx, l); errors.Is(err, errNoArrangement) {
 			// Evicted, or a drop of it was cut off and its chain has come back since.
-			return nil, errors.Join(notFound(p.last), s.buryClaimed(ctx, k))
+			return nil, s.buried(ctx, k)
 		} else if err != nil {
 			return nil, fmt.Errorf("open layer %d: %w", l, err)
 		}
@@ -433,6 +433,15 @@ func (s *Sparse) buryClaimed(ctx context.Context, c *sparseContext) error {
 	}
 	c.end()
 	return c.drop(ctx)
+}
+
+// buried is NotFound once all that is stored of a context without a chain has been deleted. Until then the context is there:
+// who took the place for free would write over what an arrangement, which may come back, leads to. REQUIRES: as buryClaimed.
+func (s *Sparse) buried(ctx context.Context, c *sparseContext) error {
+	if err := s.buryClaimed(ctx, c); err != nil {
+		return fmt.Errorf("drop what is left of a context: %w", err)
+	}
+	return notFound(c.place.last)
 }
 
 // register enters a context as open. REQUIRES: its place is claimed.
