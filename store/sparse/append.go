@@ -228,21 +228,29 @@ func (y *layer) place(ctx context.Context, early int) error {
 	if !full {
 		return nil
 	}
+	if early == 0 { // a step waits for no Recluster: the entries stay in memory, and the next step tries again
+		select {
+		case y.moving <- struct{}{}:
+		default:
+			return nil
+		}
+	} else if err := y.hold(ctx, "append"); err != nil {
+		return err
+	}
+	defer y.free()
 	return y.overflow(ctx, false)
 }
 
-// settle waits for prefetches, and for a recluster or overflow write under way.
+// settle waits for prefetches, and for a recluster, which gives way, or overflow write under way.
 func (y *layer) settle() {
 	y.k.background.Wait()
-	y.moving.Lock()
-	defer y.moving.Unlock()
+	y.moving <- struct{}{}
+	y.free()
 }
 
 // overflow writes waiting entries to blocks at the end of their drives' records and lets
-// the arrangement grow by them; all of them, or those of drives with a block's worth.
+// the arrangement grow by them; all of them, or those of drives with a block's worth. REQUIRES: y.moving.
 func (y *layer) overflow(ctx context.Context, all bool) error {
-	y.moving.Lock()
-	defer y.moving.Unlock()
 	k := y.k
 	if err := k.ended("append"); err != nil {
 		return err

@@ -19,6 +19,8 @@ func (b *bed) join(k *sparseContext, entries ...uint32) {
 		y.mu.joined = append(y.mu.joined, joined{entry: e})
 	}
 	y.mu.Unlock()
+	require.NoError(b, y.hold(b.ctx, "join"))
+	defer y.free()
 	require.NoError(b, y.overflow(b.ctx, true))
 }
 

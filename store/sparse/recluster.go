@@ -1,6 +1,7 @@
 package sparse
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -30,8 +31,10 @@ func (k *sparseContext) Recluster(ctx context.Context, n int) (skep.ReclusterRes
 	if err := k.alive(ctx); err != nil {
 		return res, err
 	}
-	y.moving.Lock()
-	defer y.moving.Unlock()
+	if err := y.hold(ctx, "recluster"); err != nil {
+		return res, err
+	}
+	defer y.free()
 	if err := k.ended("recluster"); err != nil {
 		return res, err
 	}
@@ -41,7 +44,7 @@ func (k *sparseContext) Recluster(ctx context.Context, n int) (skep.ReclusterRes
 		return res, err
 	}
 	if res.Resumed = next != nil; next == nil {
-		if next, err = y.better(a, &res); err != nil || next == nil {
+		if next, err = y.better(ctx, a, &res); err != nil || next == nil {
 			return res, err
 		}
 		// Of records under these keys a resumed recluster takes it that they are this plan's. A
@@ -144,7 +147,7 @@ func (y *layer) planned(ctx context.Context) ([]skep.Key, error) {
 // steps that the new one was not made from. nil: the old one stays, res.Reason says why.
 // (The old one was made from steps observed before it, by keys if none were; a judge may
 // be among those only if it was observed then, so judges are drawn from the newest half.)
-func (y *layer) better(a *arrangement, res *skep.ReclusterResult) (*arrangement, error) {
+func (y *layer) better(ctx context.Context, a *arrangement, res *skep.ReclusterResult) (*arrangement, error) {
 	k := y.k
 	y.mu.Lock()
 	profile := y.mu.profile
@@ -234,14 +237,15 @@ func (y *layer) better(a *arrangement, res *skep.ReclusterResult) (*arrangement,
 		p, err := layout.PlacementOf(next.entries, next.at)
 		return next, p, err
 	}
+	goesOn := func() error { return k.goesOn(ctx, "recluster") }
 	options := coact.CompactOptions{Seed: k.head.Seed, Workers: k.s.o.Workers}
 	isSink := func(e int) bool { return sinks[e] }
 	if options.Tau, err = coact.BestRadius(try.Without(isSink), options, nil, func(c coact.Compacted) (float64, error) {
 		_, p, err := lay(c)
-		if err != nil {
+		if err := cmp.Or(err, goesOn()); err != nil {
 			return 0, err
 		}
-		return time(p, tune), nil
+		return time(p, tune), goesOn()
 	}); err != nil {
 		return nil, err
 	}
@@ -250,7 +254,7 @@ func (y *layer) better(a *arrangement, res *skep.ReclusterResult) (*arrangement,
 		return nil, err
 	}
 	next, placement, err := lay(compact)
-	if err != nil {
+	if err := cmp.Or(err, goesOn()); err != nil {
 		return nil, err
 	}
 	next.tau, res.Tau = options.Tau, options.Tau
@@ -310,7 +314,7 @@ func (y *layer) move(ctx context.Context, a, next *arrangement, resumed bool) (i
 	for from := 0; from < len(all); from += 4096 {
 		to := min(from+4096, len(all))
 		failed, _, err := y.read(ctx, a, all[from:to], planes[from:to])
-		if err != nil {
+		if err = cmp.Or(err, k.goesOn(ctx, "recluster")); err != nil {
 			a.readers.RUnlock()
 			return 0, err
 		}
