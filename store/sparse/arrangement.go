@@ -225,18 +225,14 @@ func (y *layer) followLocked() error {
 		}
 	}
 	sizes, first := make([]int, len(y.mu.units)), make([]float64, len(y.mu.units))
-	bits, err := y.mu.profile.Bits(nil)
-	if err != nil {
-		return err
-	}
 	// An entry counts as active by its share of attention, where that was observed, in all
 	// as often as entries were.
-	popular, counts, shares := make([]float32, y.mu.recall.Entries()), 0.0, 0.0
+	popular, counts, shares, steps := make([]float32, y.mu.recall.Entries()), 0.0, 0.0, y.mu.profile.Counts()
 	if err := y.mu.recall.Popularity(popular); err != nil {
 		return err
 	}
-	for e := range bits.Entries() {
-		counts += float64(bits.Count(e))
+	for _, n := range steps {
+		counts += float64(n)
 	}
 	for _, v := range popular {
 		shares += float64(v)
@@ -246,17 +242,18 @@ func (y *layer) followLocked() error {
 		for _, e := range part {
 			if int(e) < len(popular) && shares > 0 {
 				first[u] += float64(popular[e]) * counts / shares / float64(len(part))
-			} else if int(e) < bits.Entries() {
-				first[u] += float64(bits.Count(int(e))) / float64(len(part))
+			} else if int(e) < len(steps) {
+				first[u] += float64(steps[e]) / float64(len(part))
 			}
 		}
 	}
 	cost := k.cost()
-	y.mu.heat, err = coact.NewHeat(sizes, first, coact.HeatOptions{Capacity: int(k.head.DRAM / k.record),
+	heat, err := coact.NewHeat(sizes, first, coact.HeatOptions{Capacity: int(k.head.DRAM / k.record),
 		Base: cost.Least, Transfer: cost.Page * float64(k.record/layout.PageSize), Decay: heatDecay})
 	if err != nil {
 		return err
 	}
+	y.mu.heat = heat
 	for e := range y.mu.hot {
 		if !y.hotLocked(e) {
 			delete(y.mu.hot, e)

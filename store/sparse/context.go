@@ -379,7 +379,7 @@ func (k *sparseContext) Clusters(n int) (skep.SparseClusters, error) {
 	bits, err := y.mu.profile.Bits(nil)
 	y.mu.Unlock()
 	if err == nil { // appended entries that nothing activated have no row
-		bits, err = widen(bits, max(bits.Entries(), a.entries))
+		bits, err = bits.Resize(max(bits.Entries(), a.entries))
 	}
 	if err != nil {
 		return skep.SparseClusters{}, err

@@ -183,9 +183,7 @@ func (y *layer) better(ctx context.Context, a *arrangement, res *skep.ReclusterR
 	if judges >= fewestJudges {
 		bits := func(of func(t int) bool) (b *coact.Bits) {
 			if err == nil {
-				if b, err = profile.Bits(of); err == nil {
-					b, err = widen(b, a.entries)
-				}
+				b, err = profile.Bits(of)
 			}
 			return b
 		}
@@ -201,6 +199,12 @@ func (y *layer) better(ctx context.Context, a *arrangement, res *skep.ReclusterR
 	if res.Judged = judges; learn == nil {
 		res.Reason = fmt.Sprintf("%d explorative steps, %d needed", len(explorative), 2*fewestJudges)
 		return nil, nil
+	}
+	// Entries that nothing activated have no row yet, and those of the window, which may have one, are left out.
+	for _, b := range []**coact.Bits{&try, &tune, &learn, &judge} {
+		if *b, err = (*b).Resize(a.entries); err != nil {
+			return nil, err
+		}
 	}
 	sinks := map[int]bool{}
 	for _, e := range learn.Sinks() {
@@ -276,22 +280,6 @@ func only(cs coact.Clusters, keep func(uint32) bool) coact.Clusters {
 		}
 	}
 	return out
-}
-
-// widen gives a matrix the context's number of entries: those beyond what was ever
-// observed, or less where the window's are left out.
-func widen(b *coact.Bits, entries int) (*coact.Bits, error) {
-	if b.Entries() == entries {
-		return b, nil
-	}
-	w, err := coact.NewBits(entries, b.Steps())
-	if err != nil {
-		return nil, err
-	}
-	for t := range b.Steps() {
-		w.Add(t, b.Activated(t))
-	}
-	return w, nil
 }
 
 // move stores the records of next, puts it in force, and deletes those of a once nobody
