@@ -309,23 +309,24 @@ func (k *sparseContext) load(ctx context.Context, n int) error {
 	if err != nil {
 		return err
 	}
-	profile, err := k.getMeta(ctx, k.key("profile", uint64(n)))
-	if err != nil {
-		return err
-	}
-	recall, err := k.getMeta(ctx, k.key("recall", uint64(n)))
-	if err != nil {
-		return err
-	}
-	if profile != nil {
-		if err := y.mu.profile.UnmarshalBinary(profile); err != nil {
+	// What is damaged of these is learned anew: without it all records can be read, and dropped. What cannot be read now
+	// is there yet, and would be written over.
+	for what, take := range map[string]func([]byte) error{
+		"profile": y.mu.profile.UnmarshalBinary,
+		"recall": func(data []byte) error {
+			r, err := coact.UnmarshalRecall(data)
+			if err == nil {
+				y.mu.recall = r
+			}
 			return err
+		},
+	} {
+		data, err := k.getMeta(ctx, k.key(what, uint64(n)))
+		if err == nil && data != nil {
+			err = take(data)
 		}
-	}
-	if recall != nil {
-		// One that cannot be read is learned anew.
-		if r, err := coact.UnmarshalRecall(recall); err == nil {
-			y.mu.recall = r
+		if err != nil && !errors.Is(err, skep.Damaged) {
+			return err
 		}
 	}
 	return y.adopt(a)
