@@ -322,24 +322,32 @@ func (y *layer) overflow(ctx context.Context, all bool) error {
 }
 
 // placed counts layers that have entries on their drives, and deletes the blocks of tokens
-// that have all there.
+// that have all there, those too that could not be deleted before.
 func (k *sparseContext) placed(ctx context.Context, entries []uint32) error {
-	var done []skep.Key
+	var done []uint32
+	var keys []skep.Key
 	k.mu.Lock()
 	for _, e := range entries {
-		t := k.tokens[e]
-		if t == nil {
-			continue
+		if t := k.tokens[e]; t != nil {
+			t.left--
 		}
-		if t.left--; t.left == 0 {
-			delete(k.tokens, e)
-			done = append(done, k.key("token", uint64(e)))
+	}
+	for e, t := range k.tokens {
+		if t.left == 0 {
+			done, keys = append(done, e), append(keys, k.key("token", uint64(e)))
 		}
 	}
 	k.mu.Unlock()
 	if len(done) == 0 {
 		return nil
 	}
-	_, err := k.s.st.Delete(ctx, k.meta, done)
-	return err
+	if _, err := k.s.st.Delete(ctx, k.meta, keys); err != nil {
+		return err
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for _, e := range done {
+		delete(k.tokens, e)
+	}
+	return nil
 }
