@@ -55,7 +55,7 @@ func (a *arrangement) settle(k *sparseContext, layer int) error {
 	if a.readers == nil {
 		a.readers = &sync.RWMutex{}
 	}
-	n := max(k.s.o.Devices, len(a.at))
+	n := max(k.s.devices(), len(a.at))
 	real := make([][]uint32, n)
 	a.where = make([][]blockAt, n)
 	for d, slots := range a.at {
@@ -127,7 +127,7 @@ func (k *sparseContext) cost() layout.ReadCost { return k.s.drives.now() }
 func (k *sparseContext) deal(gen uint64, entries int, clusters coact.Clusters, second coact.Clusters) (*arrangement, error) {
 	pages := int(k.record / layout.PageSize)
 	p, err := layout.PlaceClusters(entries, slices.Concat(clusters, second),
-		layout.PlaceOptions{Devices: k.s.o.Devices, Strip: 2 * layout.StripFor(k.cost(), pages)})
+		layout.PlaceOptions{Devices: k.s.devices(), Strip: 2 * layout.StripFor(k.cost(), pages)})
 	if err != nil {
 		return nil, err
 	}

@@ -332,7 +332,7 @@ func (k *sparseContext) Info() skep.SparseInfo {
 	k.mu.Unlock()
 	cost := k.cost()
 	info := skep.SparseInfo{RunSeconds: cost.Of(1) - cost.Page, PageSeconds: cost.Page, Scope: k.place.scope, Last: k.place.last, Layers: len(k.layers), Entries: int(next), Appended: int(next) - k.head.Entries,
-		EntryBytes: k.entry, RecordBytes: k.record, Devices: k.s.o.Devices, Window: k.s.o.Window}
+		EntryBytes: k.entry, RecordBytes: k.record, Devices: k.s.devices(), Window: k.s.o.Window}
 	for _, y := range k.layers {
 		y.mu.Lock()
 		a := y.mu.arrangement

@@ -115,7 +115,7 @@ func (a *arrangement) sameEntries(b *arrangement) bool {
 // many there were: of an entry two copies, and on each drive the end of a block twice.
 func (y *layer) deleteBefore(ctx context.Context, a *arrangement) error {
 	k := y.k
-	for d := range max(len(a.at), k.s.o.Devices, k.head.Devices) {
+	for d := range max(len(a.at), k.s.devices(), k.head.Devices) {
 		var keys []skep.Key
 		for b := range 2*a.entries/slotsPerBlock + 3 {
 			keys = append(keys, k.recordKey(y.n, a.gen-1, d, b))

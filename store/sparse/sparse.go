@@ -103,6 +103,16 @@ func New(st skep.Store, o Options) (*Sparse, error) {
 	return s, nil
 }
 
+// devices is how many drives there are now: one may have been added since New.
+func (s *Sparse) devices() int {
+	if s.locates {
+		if n, err := s.st.DeviceCount(); err == nil {
+			return min(max(n, 1), layout.MaxDevices)
+		}
+	}
+	return s.o.Devices
+}
+
 // tend reclusters what needs it, until ctx ends.
 func (s *Sparse) tend(ctx context.Context) {
 	tick := time.NewTicker(s.o.Background)
@@ -197,7 +207,7 @@ func (s *Sparse) Cluster(ctx context.Context, r *skep.ClusterRequest) (skep.Spar
 		return nil, err
 	}
 	h := head{Format: headFormat, Keys: len(r.Keys), Chain: slices.Clone(r.Keys), Entries: n, Shape: info.Shape, QueryHeads: r.QueryHeads, DRAM: r.DRAM,
-		Sample: max(r.Sample, 1), Devices: s.o.Devices, Seed: s.o.Seed}
+		Sample: max(r.Sample, 1), Devices: s.devices(), Seed: s.o.Seed}
 	k, err := s.prepare(ctx, r.Scope, last, info, h)
 	if err != nil {
 		return nil, err
