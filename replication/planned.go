@@ -18,10 +18,9 @@ import (
 
 // planned is what a chain with a cost has besides.
 type planned struct {
-	plan  *sched.Chain
-	open  []bool // chunks that nobody has begun or answered
-	over  bool   // what was open was answered: nothing more is begun or granted
-	timer *time.Timer
+	plan *sched.Chain
+	open []bool // chunks that nobody has begun or answered
+	over bool   // what was open was answered: nothing more is begun or granted
 }
 
 // spec describes a chain, whose blocks have so many bytes in its layers.
@@ -46,9 +45,10 @@ func (s many) resolve(c *layout.ChainPlan, sp *space, beside int) error {
 	return c.Resolve(way)
 }
 
-// join has the chains with a cost planned. x.mu is held.
+// join has the chains with a cost planned, and all deadlines kept. x.mu is held.
 func (x *session) join() error {
 	for _, c := range x.chains {
+		x.arm(c)
 		if c.Compute == nil || c.Chunks() == 0 {
 			continue
 		}
@@ -78,9 +78,7 @@ func (x *session) join() error {
 		c.plan, c.open = plan, slices.Repeat([]bool{true}, c.Chunks())
 		if why := plan.Declined(); why != nil {
 			x.giveUp(c, why)
-			continue
 		}
-		x.arm(c)
 	}
 	return nil
 }
@@ -112,21 +110,22 @@ func (x *session) arm(c *chain) {
 		defer x.mu.Unlock()
 		if c.Deadline.Equal(deadline) {
 			x.giveUp(c, &skep.Error{Op: "restore", Kind: skep.Deadline})
+			x.schedule()
 		}
 	})
 }
 
-// giveUp misses what is open of a chain, and ends its planning. x.mu is held.
+// giveUp misses what is open of a chain with a plan, and ends its planning. x.mu is held.
 func (x *session) giveUp(c *chain, why error) {
+	if c.timer != nil {
+		c.timer.Stop()
+	}
 	if c.plan == nil || c.over {
 		return
 	}
 	c.plan.Leave()
 	x.granted(c, c.plan.Told())
 	c.over = true
-	if c.timer != nil {
-		c.timer.Stop()
-	}
 	for i := range c.open {
 		x.close(c, i, why)
 	}

@@ -70,8 +70,12 @@ type chain struct {
 	valid   int          // tokens of the last of Keys, where it was found
 	each    int64        // bytes of a chunk, as near as that is known
 	stopped bool
-	planned // of a chain with a cost
+	timer   *time.Timer // of the deadline
+	planned             // of a chain with a cost
 }
+
+// late says that what has not been begun of a chain is a miss.
+func (c *chain) late() bool { return !c.Deadline.IsZero() && !skep.Steady().Before(c.Deadline) }
 
 // layerCount is what became of one layer's chunks.
 type layerCount struct{ done, loaded int }
@@ -210,8 +214,7 @@ func (x *session) inside(ctx context.Context, sp *space, salt skep.Salt, chains 
 		for i := range c.Blocks.To {
 			var have []*node
 			for _, m := range x.st.nodes {
-				has := lists != nil && lists[m.i] != nil && lists[m.i][at+i].Outcome == skep.Exists && !lists[m.i][at+i].Wanted
-				if has {
+				if lists != nil && lists[m.i] != nil && lists[m.i][at+i].Outcome == skep.Exists && !lists[m.i][at+i].Wanted {
 					have = append(have, m)
 				}
 			}
@@ -324,8 +327,7 @@ func (x *session) next(c *chain, i int) (w *work) {
 	if i < len(x.st.nodes) {
 		n = x.st.nodes[i]
 	}
-	late := !c.Deadline.IsZero() && !skep.Steady().Before(c.Deadline)
-	chunks := 0
+	late, chunks := c.late(), 0
 	for len(x.ready) < mostReady && !l.over(c) {
 		p := piece{span: l.spans[l.span], layers: c.Layers}
 		unit := 0

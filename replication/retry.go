@@ -66,18 +66,19 @@ func (x *session) again(c *chain, of *piece, from *node, at place, first error) 
 
 // tryAgain begins what a node is asked for in place of another one. x.mu is held.
 func (x *session) tryAgain(i int) {
-	for len(x.retry[i]) > 0 {
-		w := x.retry[i][0]
+	list := x.retry[i]
+	x.retry[i] = list[:0]
+	for _, w := range list {
 		var why error
 		switch c := w.chain; {
 		case c.stopped:
 			why = &skep.Error{Op: "restore", Kind: skep.Stopped}
-		case !c.Deadline.IsZero() && !skep.Steady().Before(c.Deadline):
+		case c.late():
 			why = &skep.Error{Op: "restore", Kind: skep.Deadline}
-		case x.busy(c, i) || len(x.ready) >= mostReady || x.full(c):
-			return
+		case len(x.retry[i]) > 0 || x.busy(c, i) || len(x.ready) >= mostReady || x.full(c): // each in its turn
+			x.retry[i] = append(x.retry[i], w)
+			continue
 		}
-		x.retry[i] = x.retry[i][1:]
 		if why == nil {
 			x.load(w)
 			continue

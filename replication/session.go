@@ -102,10 +102,9 @@ func (x *session) answer(c *chain, w waiting) {
 		c.units[unit] = units.Missed
 	}
 	if w.Err != nil {
-		s := x.st
-		s.count.mu.Lock()
-		s.count.misses[skep.KindOf(w.Err).Error()]++
-		s.count.mu.Unlock()
+		x.st.count.mu.Lock()
+		x.st.count.misses[skep.KindOf(w.Err).Error()]++
+		x.st.count.mu.Unlock()
 	}
 	x.answered(c, &w)
 	if x.closed {
@@ -127,6 +126,11 @@ func (x *session) schedule() {
 	}
 	for i := range none + 1 {
 		x.beginPlanned(i)
+		for _, c := range x.chains { // these misses need no room, no turn and no node
+			if c.plan == nil && (c.stopped || c.late()) {
+				x.next(c, i)
+			}
+		}
 	}
 	var slow []bool // by node; nil: nobody has looked
 	for i := range none + 1 {
@@ -135,7 +139,7 @@ func (x *session) schedule() {
 			if c == nil || len(x.ready) >= mostReady {
 				break
 			}
-			if i < none && x.full(c) && !c.stopped {
+			if i < none && x.full(c) {
 				break
 			}
 			var instead *node
@@ -187,13 +191,10 @@ func (x *session) busy(c *chain, i int) bool { return x.active[i].Busy(c.lanes[i
 
 // full says that what the reader has not given back leaves no room for more.
 func (x *session) full(c *chain) bool {
-	limit := x.window
-	if limit == 0 {
-		if limit = lentBytes; c.Dest.Memory != nil || c.Dest.Paged != nil {
-			return false
-		}
+	if x.window == 0 && (c.Dest.Memory != nil || c.Dest.Paged != nil) {
+		return false
 	}
-	return x.lent > 0 && x.lent+x.most() > limit
+	return x.lent > 0 && x.lent+x.most() > cmp.Or(x.window, lentBytes)
 }
 
 // turn is the chain whose turn it is on a node; nil where all of them are over there.
@@ -289,10 +290,7 @@ func (x *session) usable(op string) error {
 
 // asked finds a chain that can still be told something. x.mu is held.
 func (x *session) asked(ctx context.Context, op string, i int) (*chain, error) {
-	if err := ended(ctx, op); err != nil {
-		return nil, err
-	}
-	if err := x.usable(op); err != nil {
+	if err := cmp.Or(ended(ctx, op), x.usable(op)); err != nil {
 		return nil, err
 	}
 	if i < 0 || i >= len(x.chains) {
@@ -323,8 +321,8 @@ func (x *session) Reprioritise(ctx context.Context, i int, priority int, deadlin
 	c.Priority, c.Deadline = priority, deadline
 	if c.plan != nil {
 		c.plan.Promote(priority, deadline)
-		x.arm(c)
 	}
+	x.arm(c)
 	x.schedule()
 	return nil
 }

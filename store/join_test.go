@@ -10,6 +10,7 @@ import (
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/store/device"
+	"github.com/skepkv/skep/store/internal/health"
 	"github.com/skepkv/skep/store/internal/restore"
 )
 
@@ -198,4 +199,42 @@ func TestWhoJoinedAHeldReadIsNotHeld(t *testing.T) {
 			require.NoError(t, s.Close())
 		})
 	}
+}
+
+// When a drive is dead that holds a read, who joined it does not wait for what was answered as a miss: it reads on its own.
+func TestWhoJoinedAReadOfADeadDriveReadsOnItsOwn(t *testing.T) {
+	t.Parallel() // it waits
+	const size = 8 << 10
+	ctx := testContext(t)
+	s, r, _ := openRig(t, unjudged)
+	sc := openSpace(t, s, "n", skep.Cache, 1, true)
+	keys := chainKeys(1, 1)
+	requireOutcome(t, skep.Committed, putRun(t, s, sc, keys, size))
+	r.each(func(_ int, d *device.Fault) { d.Hold(device.Read) })
+	begin := func() skep.Session {
+		c := skep.Chain{Scope: sc, Keys: keys, Dest: skep.Destination{Memory: device.AlignedBuffer(size), Stride: size}}
+		ses, err := s.Restore(ctx, &skep.RestoreRequest{Chains: []skep.Chain{c}})
+		require.NoError(t, err)
+		return ses
+	}
+	first := begin()
+	require.NoError(t, waitHeld(r, 1))
+	second := begin()
+	into := make([]skep.Chunk, 1)
+	_, err := second.Next(brief(t), into) // it joins meanwhile
+	requireKind(t, skep.Deadline, err)
+	for _, d := range s.members.Opened {
+		restore.Hedge(d, 0, health.Dead)
+	}
+	_, err = first.Next(ctx, into)
+	require.NoError(t, err)
+	require.Error(t, into[0].Err)
+	require.NoError(t, waitHeld(r, 2), "a read of its own")
+	r.each(func(_ int, d *device.Fault) { d.Release() })
+	_, err = second.Next(ctx, into)
+	require.NoError(t, err)
+	require.NoError(t, into[0].Err)
+	require.NoError(t, second.Close(ctx))
+	require.NoError(t, first.Close(ctx))
+	require.NoError(t, s.Close())
 }

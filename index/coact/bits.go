@@ -99,6 +99,21 @@ func (b *Bits) Without(drop func(entry int) bool) *Bits {
 	return &c
 }
 
+// Resize is the matrix with another number of entries: those beyond b's were never activated. It is b where nothing changes.
+func (b *Bits) Resize(entries int) (*Bits, error) {
+	if entries == b.entries {
+		return b, nil
+	}
+	c, err := NewBits(entries, b.steps)
+	if err != nil {
+		return nil, err
+	}
+	copy(c.rows, b.rows)
+	copy(c.count, b.count)
+	copy(c.inv, b.inv)
+	return c, nil
+}
+
 // Sinks are the entries active in more than half of the steps.
 func (b *Bits) Sinks() []uint32 {
 	var s []uint32

@@ -174,6 +174,20 @@ func (p *Profile) Bits(keep func(step int) bool) (*Bits, error) {
 	return b, nil
 }
 
+// Counts is how many of the steps activated each entry.
+func (p *Profile) Counts() []int {
+	out := make([]int, p.entries)
+	for e, s := range p.sets {
+		if s.few != nil {
+			out[e] = int(s.few.GetCardinality())
+		}
+		for _, w := range s.words {
+			out[e] += bits.OnesCount64(w)
+		}
+	}
+	return out
+}
+
 // Merge adds the steps of another profile of the same context and layer behind p's own.
 // Invalid when both together have more than MaxSteps; p is unchanged then.
 func (p *Profile) Merge(o *Profile) error {

@@ -62,6 +62,32 @@ func TestProfileKeepsEveryStep(t *testing.T) {
 	require.Equal(t, lists[5], b.Activated(1))
 }
 
+// Counts are those of all steps, and a matrix with more entries, or fewer, has the same steps of those it has.
+func TestProfileCountsAndResizes(t *testing.T) {
+	t.Parallel()
+	p, lists := observed(t, 1, 60, 5000)
+	b, err := p.Bits(nil)
+	require.NoError(t, err)
+	counts := p.Counts()
+	require.Len(t, counts, 60)
+	for e, n := range counts {
+		require.Equal(t, b.Count(e), n, "entry %d", e)
+	}
+	for _, n := range []int{1, 59, 60, 61, 200} {
+		c, err := b.Resize(n)
+		require.NoError(t, err)
+		want, err := NewBits(n, len(lists))
+		require.NoError(t, err)
+		for s, on := range lists {
+			want.Add(s, on)
+		}
+		require.Equal(t, want, c)
+	}
+	_, err = b.Resize(MaxEntries + 1)
+	require.ErrorIs(t, err, skep.Invalid)
+	requireSteps(t, p, lists)
+}
+
 func TestProfileSamples(t *testing.T) {
 	t.Parallel()
 	p, err := NewProfile(4, 3)

@@ -228,21 +228,29 @@ func (y *layer) place(ctx context.Context, early int) error {
 	if !full {
 		return nil
 	}
+	if early == 0 { // a step waits for no Recluster: the entries stay in memory, and the next step tries again
+		select {
+		case y.moving <- struct{}{}:
+		default:
+			return nil
+		}
+	} else if err := y.hold(ctx, "append"); err != nil {
+		return err
+	}
+	defer y.free()
 	return y.overflow(ctx, false)
 }
 
-// settle waits for prefetches, and for a recluster or overflow write under way.
+// settle waits for prefetches, and for a recluster, which gives way, or overflow write under way.
 func (y *layer) settle() {
 	y.k.background.Wait()
-	y.moving.Lock()
-	defer y.moving.Unlock()
+	y.moving <- struct{}{}
+	y.free()
 }
 
 // overflow writes waiting entries to blocks at the end of their drives' records and lets
-// the arrangement grow by them; all of them, or those of drives with a block's worth.
+// the arrangement grow by them; all of them, or those of drives with a block's worth. REQUIRES: y.moving.
 func (y *layer) overflow(ctx context.Context, all bool) error {
-	y.moving.Lock()
-	defer y.moving.Unlock()
 	k := y.k
 	if err := k.ended("append"); err != nil {
 		return err
@@ -314,24 +322,32 @@ func (y *layer) overflow(ctx context.Context, all bool) error {
 }
 
 // placed counts layers that have entries on their drives, and deletes the blocks of tokens
-// that have all there.
+// that have all there, those too that could not be deleted before.
 func (k *sparseContext) placed(ctx context.Context, entries []uint32) error {
-	var done []skep.Key
+	var done []uint32
+	var keys []skep.Key
 	k.mu.Lock()
 	for _, e := range entries {
-		t := k.tokens[e]
-		if t == nil {
-			continue
+		if t := k.tokens[e]; t != nil {
+			t.left--
 		}
-		if t.left--; t.left == 0 {
-			delete(k.tokens, e)
-			done = append(done, k.key("token", uint64(e)))
+	}
+	for e, t := range k.tokens {
+		if t.left == 0 {
+			done, keys = append(done, e), append(keys, k.key("token", uint64(e)))
 		}
 	}
 	k.mu.Unlock()
 	if len(done) == 0 {
 		return nil
 	}
-	_, err := k.s.st.Delete(ctx, k.meta, done)
-	return err
+	if _, err := k.s.st.Delete(ctx, k.meta, keys); err != nil {
+		return err
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for _, e := range done {
+		delete(k.tokens, e)
+	}
+	return nil
 }

@@ -55,7 +55,7 @@ func (a *arrangement) settle(k *sparseContext, layer int) error {
 	if a.readers == nil {
 		a.readers = &sync.RWMutex{}
 	}
-	n := max(k.s.o.Devices, len(a.at))
+	n := max(k.s.devices(), len(a.at))
 	real := make([][]uint32, n)
 	a.where = make([][]blockAt, n)
 	for d, slots := range a.at {
@@ -127,7 +127,7 @@ func (k *sparseContext) cost() layout.ReadCost { return k.s.drives.now() }
 func (k *sparseContext) deal(gen uint64, entries int, clusters coact.Clusters, second coact.Clusters) (*arrangement, error) {
 	pages := int(k.record / layout.PageSize)
 	p, err := layout.PlaceClusters(entries, slices.Concat(clusters, second),
-		layout.PlaceOptions{Devices: k.s.o.Devices, Strip: 2 * layout.StripFor(k.cost(), pages)})
+		layout.PlaceOptions{Devices: k.s.devices(), Strip: 2 * layout.StripFor(k.cost(), pages)})
 	if err != nil {
 		return nil, err
 	}
@@ -225,18 +225,14 @@ func (y *layer) followLocked() error {
 		}
 	}
 	sizes, first := make([]int, len(y.mu.units)), make([]float64, len(y.mu.units))
-	bits, err := y.mu.profile.Bits(nil)
-	if err != nil {
-		return err
-	}
 	// An entry counts as active by its share of attention, where that was observed, in all
 	// as often as entries were.
-	popular, counts, shares := make([]float32, y.mu.recall.Entries()), 0.0, 0.0
+	popular, counts, shares, steps := make([]float32, y.mu.recall.Entries()), 0.0, 0.0, y.mu.profile.Counts()
 	if err := y.mu.recall.Popularity(popular); err != nil {
 		return err
 	}
-	for e := range bits.Entries() {
-		counts += float64(bits.Count(e))
+	for _, n := range steps {
+		counts += float64(n)
 	}
 	for _, v := range popular {
 		shares += float64(v)
@@ -246,17 +242,18 @@ func (y *layer) followLocked() error {
 		for _, e := range part {
 			if int(e) < len(popular) && shares > 0 {
 				first[u] += float64(popular[e]) * counts / shares / float64(len(part))
-			} else if int(e) < bits.Entries() {
-				first[u] += float64(bits.Count(int(e))) / float64(len(part))
+			} else if int(e) < len(steps) {
+				first[u] += float64(steps[e]) / float64(len(part))
 			}
 		}
 	}
 	cost := k.cost()
-	y.mu.heat, err = coact.NewHeat(sizes, first, coact.HeatOptions{Capacity: int(k.head.DRAM / k.record),
+	heat, err := coact.NewHeat(sizes, first, coact.HeatOptions{Capacity: int(k.head.DRAM / k.record),
 		Base: cost.Least, Transfer: cost.Page * float64(k.record/layout.PageSize), Decay: heatDecay})
 	if err != nil {
 		return err
 	}
+	y.mu.heat = heat
 	for e := range y.mu.hot {
 		if !y.hotLocked(e) {
 			delete(y.mu.hot, e)
@@ -312,23 +309,24 @@ func (k *sparseContext) load(ctx context.Context, n int) error {
 	if err != nil {
 		return err
 	}
-	profile, err := k.getMeta(ctx, k.key("profile", uint64(n)))
-	if err != nil {
-		return err
-	}
-	recall, err := k.getMeta(ctx, k.key("recall", uint64(n)))
-	if err != nil {
-		return err
-	}
-	if profile != nil {
-		if err := y.mu.profile.UnmarshalBinary(profile); err != nil {
+	// What is damaged of these is learned anew: without it all records can be read, and dropped. What cannot be read now
+	// is there yet, and would be written over.
+	for what, take := range map[string]func([]byte) error{
+		"profile": y.mu.profile.UnmarshalBinary,
+		"recall": func(data []byte) error {
+			r, err := coact.UnmarshalRecall(data)
+			if err == nil {
+				y.mu.recall = r
+			}
 			return err
+		},
+	} {
+		data, err := k.getMeta(ctx, k.key(what, uint64(n)))
+		if err == nil && data != nil {
+			err = take(data)
 		}
-	}
-	if recall != nil {
-		// One that cannot be read is learned anew.
-		if r, err := coact.UnmarshalRecall(recall); err == nil {
-			y.mu.recall = r
+		if err != nil && !errors.Is(err, skep.Damaged) {
+			return err
 		}
 	}
 	return y.adopt(a)

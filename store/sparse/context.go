@@ -65,14 +65,14 @@ type layer struct {
 		triedAt     int     // steps observed when the background last tried to recluster
 		madeAt      int     // steps observed when the arrangement was made from them
 	}
-	moving sync.Mutex
+	moving chan struct{} // one token: who holds it moves records; see hold
 }
 
 // unitSize is how many neighbours of a cluster come and go together in memory.
 const unitSize = 8
 
 func newLayer(k *sparseContext, n int) (*layer, error) {
-	y := &layer{k: k, n: n}
+	y := &layer{k: k, n: n, moving: make(chan struct{}, 1)}
 	var err error
 	if y.mu.profile, err = coact.NewProfile(k.head.Entries, k.head.Sample); err != nil {
 		return nil, err
@@ -83,6 +83,18 @@ func newLayer(k *sparseContext, n int) (*layer, error) {
 	y.mu.hot, y.mu.window, y.mu.staged = map[uint32][]byte{}, map[uint32][]byte{}, map[uint32]*staged{}
 	return y, nil
 }
+
+// hold takes moving for the caller, who frees it; it waits until ctx ends.
+func (y *layer) hold(ctx context.Context, op string) error {
+	select {
+	case y.moving <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return &skep.Error{Op: op, Kind: skep.Deadline, Err: ctx.Err()}
+	}
+}
+
+func (y *layer) free() { <-y.moving }
 
 // arranged is the layer's arrangement; nil before there is one.
 func (y *layer) arranged() *arrangement {
@@ -136,14 +148,22 @@ func (k *sparseContext) alive(ctx context.Context) error {
 	return err
 }
 
-// end refuses further calls, once the Append under way is through: who opens the context
-// anew counts on from its tokens.
+// end refuses further calls, and waits until the Append under way is through: who opens the context anew counts on from
+// its tokens. A Recluster sees it and gives way: an Append may wait for that, and so does who calls this.
 func (k *sparseContext) end() {
-	k.appending.Lock()
-	defer k.appending.Unlock()
 	k.mu.Lock()
 	k.closed = true
 	k.mu.Unlock()
+	k.appending.Lock()
+	defer k.appending.Unlock()
+}
+
+// goesOn is an error once work on the context is to end: the caller has given it up, or end was called.
+func (k *sparseContext) goesOn(ctx context.Context, op string) error {
+	if err := ctx.Err(); err != nil {
+		return &skep.Error{Op: op, Kind: skep.Deadline, Err: err}
+	}
+	return k.ended(op)
 }
 
 // ended is the error of calls once end was called.
@@ -289,8 +309,8 @@ func (k *sparseContext) markDropped(ctx context.Context) {
 }
 
 func (y *layer) dropRecords(ctx context.Context) error {
-	y.moving.Lock()
-	defer y.moving.Unlock()
+	y.moving <- struct{}{} // however long: what is written yet is to be deleted, too
+	defer y.free()
 	keys, err := y.planned(ctx)
 	if err != nil {
 		return err
@@ -312,7 +332,7 @@ func (k *sparseContext) Info() skep.SparseInfo {
 	k.mu.Unlock()
 	cost := k.cost()
 	info := skep.SparseInfo{RunSeconds: cost.Of(1) - cost.Page, PageSeconds: cost.Page, Scope: k.place.scope, Last: k.place.last, Layers: len(k.layers), Entries: int(next), Appended: int(next) - k.head.Entries,
-		EntryBytes: k.entry, RecordBytes: k.record, Devices: k.s.o.Devices, Window: k.s.o.Window}
+		EntryBytes: k.entry, RecordBytes: k.record, Devices: k.s.devices(), Window: k.s.o.Window}
 	for _, y := range k.layers {
 		y.mu.Lock()
 		a := y.mu.arrangement
@@ -359,7 +379,7 @@ func (k *sparseContext) Clusters(n int) (skep.SparseClusters, error) {
 	bits, err := y.mu.profile.Bits(nil)
 	y.mu.Unlock()
 	if err == nil { // appended entries that nothing activated have no row
-		bits, err = widen(bits, max(bits.Entries(), a.entries))
+		bits, err = bits.Resize(max(bits.Entries(), a.entries))
 	}
 	if err != nil {
 		return skep.SparseClusters{}, err

@@ -77,5 +77,6 @@
 // held over I/O. arrangement.readers is shared by reads, which do not wait for it, and taken
 // whole before deleting.
 // layer.moving is held by one recluster or overflow write at a time, over I/O, and is
-// taken before the others.
+// taken before the others but appending. An Observe does not wait for it, an Append and a Recluster do until their ctx
+// ends; a drop and a Close do however long, and a Recluster gives way to them.
 package sparse

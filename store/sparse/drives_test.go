@@ -7,6 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/layout"
 )
 
@@ -53,4 +54,46 @@ func TestDrivesThatAreToldAreNotLearnt(t *testing.T) {
 	require.Positive(t, c.Page)
 	require.InEpsilon(t, 1e-3, 8*c.Of(1), .2)
 	require.LessOrEqual(t, c.Base, maxBasePages*c.Page)
+}
+
+// growing is a Store that says on which of its drives each block is, and that gets more of them.
+type growing struct {
+	*hooked
+	drives int
+	on     func(skep.Key) int
+}
+
+func (g *growing) DeviceCount() (int, error) { return g.drives, nil }
+
+func (g *growing) DeviceOf(_ skep.Scope, key skep.Key) (int, error) { return g.on(key), nil }
+
+// A drive that is added is reckoned with by what is read, and written, from then on.
+func TestADriveThatIsAddedIsReckonedWith(t *testing.T) {
+	t.Parallel()
+	b := newBed(t)
+	g := &growing{b.st, 2, func(skep.Key) int { return 0 }}
+	sp, err := New(g, Options{Cost: layout.ReadCost{Page: 1e-6, Least: 2e-6}, Alone: true})
+	require.NoError(t, err)
+	require.NoError(t, b.sp.Close(b.ctx))
+	b.sp = sp
+	k := b.clustered()
+	require.Len(t, k.layers[0].arranged().where, 2)
+
+	g.drives = 3
+	require.NoError(t, k.Close(b.ctx))
+	moved := k.layers[0].arranged().recordKeys(k, 0)[0] // cleaning moves blocks
+	g.on = func(key skep.Key) int {
+		if key == moved {
+			return 2
+		}
+		return 0
+	}
+	k = b.clustered()
+	require.Equal(t, 3, k.Info().Devices)
+	a := k.layers[0].arranged()
+	require.Equal(t, []blockAt{{0, 0}}, a.where[2])
+	require.NoError(t, b.fetch(k, bedTokens))
+	next, err := k.deal(2, a.entries, a.clusters, nil)
+	require.NoError(t, err)
+	require.Len(t, next.at, 3)
 }

@@ -1,6 +1,7 @@
 package sparse
 
 import (
+	"encoding/json"
 	"testing"
 	"time"
 
@@ -74,4 +75,41 @@ func TestAChainThatWasNotFoundOutIsLookedForAgain(t *testing.T) {
 	b.st.noLookup.Store(nil)
 	_, err := k.Append(b.ctx, [][]byte{bedEntry(bedTokens)})
 	require.NoError(t, err)
+}
+
+// A context that is to be dropped before another can take its place, and cannot be dropped now, is not overwritten.
+func TestAContextThatCannotBeDroppedKeepsItsPlace(t *testing.T) {
+	t.Parallel()
+	for name, left := range map[string]func(b *bed, k *sparseContext){
+		"a drop was cut off": func(b *bed, k *sparseContext) { k.markDropped(b.ctx) },
+		"an arrangement is gone": func(b *bed, k *sparseContext) {
+			_, err := b.st.Delete(b.ctx, k.meta, []skep.Key{k.key("arrangement", 1)})
+			require.NoError(t, err)
+		},
+		"the chain is shorter": func(b *bed, k *sparseContext) {
+			h := k.head
+			h.Entries++
+			text, err := json.Marshal(h)
+			require.NoError(t, err)
+			require.NoError(t, k.putMeta(b.ctx, k.key("context"), text))
+		},
+	} {
+		b := newBedOf(t, threeLayers())
+		k := b.clustered()
+		require.NoError(t, k.Close(b.ctx), name)
+		left(b, k)
+		puts, away := b.st.puts.Load(), error(&skep.Error{Op: "delete", Kind: skep.DeviceFailed})
+		b.st.noDelete.Store(&away)
+		for _, again := range []func() error{
+			func() error { _, err := b.cluster(); return err },
+			func() error { _, err := b.sp.OpenContext(b.ctx, b.scope, b.last()); return err },
+		} {
+			err := again()
+			require.ErrorIs(t, err, skep.DeviceFailed, name)
+			require.NotErrorIs(t, err, skep.NotFound, name)
+			require.LessOrEqual(t, b.st.puts.Load(), puts+2, "%s: no more than that it is dropped", name)
+		}
+		b.st.noDelete.Store(nil)
+		require.NoError(t, b.fetch(b.clustered(), bedTokens), name)
+	}
 }

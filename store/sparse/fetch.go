@@ -253,7 +253,7 @@ type readStats struct {
 }
 
 // read reads entries into planes of a record each: planned over copies and drives, one
-// session, and what fails once more from other copies. It returns what no copy gave.
+// session, and what fails once more from other copies, and alone. It returns what no copy gave.
 func (y *layer) read(ctx context.Context, a *arrangement, entries []uint32, planes [][]byte) (failed []uint32, st readStats, err error) {
 	if len(entries) == 0 {
 		return nil, st, nil
@@ -295,12 +295,12 @@ func (y *layer) read(ctx context.Context, a *arrangement, entries []uint32, plan
 		}
 		y.k.s.drives.learn(mine, slots*int(y.k.record/layout.PageSize), time.Since(begin))
 	}
-	for try := 0; len(bad) > 0; try++ { // other copies, one by one
+	for try := 0; len(bad) > 0; try++ { // other copies, one by one; then the first without its neighbours, of which one may be bad
 		runs = runs[:0]
 		again := map[layout.Spot]int{}
 		for _, i := range bad {
 			spots := slices.DeleteFunc(slices.Clone(a.placement.Spots(entries[i])), func(s layout.Spot) bool { return s == plan.From[i] })
-			if try >= len(spots) {
+			if spots = append(spots, plan.From[i]); try >= len(spots) {
 				failed = append(failed, entries[i])
 				continue
 			}

@@ -25,6 +25,14 @@ type hooked struct {
 	restore, looked, put, read atomic.Pointer[func()] // read: a session is over, and what it brought is known
 	puts                       atomic.Int64
 	noLookup                   atomic.Pointer[error] // what every Lookup is refused with
+	noDelete                   atomic.Pointer[error] // and every Delete
+}
+
+func (h *hooked) Delete(ctx context.Context, sc skep.Scope, keys []skep.Key) (int, error) {
+	if err := h.noDelete.Load(); err != nil {
+		return 0, *err
+	}
+	return h.Store.Delete(ctx, sc, keys)
 }
 
 func call(f *atomic.Pointer[func()]) {

@@ -19,6 +19,8 @@ func (b *bed) join(k *sparseContext, entries ...uint32) {
 		y.mu.joined = append(y.mu.joined, joined{entry: e})
 	}
 	y.mu.Unlock()
+	require.NoError(b, y.hold(b.ctx, "join"))
+	defer y.free()
 	require.NoError(b, y.overflow(b.ctx, true))
 }
 
@@ -183,4 +185,42 @@ func TestAPlanThatCannotBeReadIsKept(t *testing.T) {
 	n, err := b.st.Delete(b.ctx, k.records, planned)
 	require.NoError(t, err)
 	require.Zero(t, n)
+}
+
+// A token whose entries are all on their drives, and whose block could not be deleted then, is deleted with the next, also
+// after the context was closed in between, and by a drop.
+func TestATokenThatCouldNotBeDeletedIsDeletedLater(t *testing.T) {
+	t.Parallel()
+	for _, how := range []string{"by the next", "after an open", "by a drop"} {
+		b := newBed(t)
+		k := b.clustered()
+		b.appendAs(k, bedTokens, 2)
+		y := k.layers[0]
+		y.mu.Lock()
+		y.mu.joined = append(y.mu.joined, joined{entry: bedTokens})
+		y.mu.Unlock()
+		away := error(&skep.Error{Op: "delete", Kind: skep.DeviceFailed})
+		b.st.noDelete.Store(&away)
+		require.NoError(t, y.hold(b.ctx, "test"))
+		require.ErrorIs(t, y.overflow(b.ctx, true), skep.DeviceFailed)
+		y.free()
+		b.st.noDelete.Store(nil)
+		switch how {
+		case "by a drop":
+			require.NoError(t, b.sp.DropContext(b.ctx, b.scope, b.last()))
+			b.nothingStored(how)
+			continue
+		case "after an open":
+			require.NoError(t, k.Close(b.ctx))
+			k = b.clustered()
+		}
+		b.join(k, bedTokens+1)
+		for e := range uint64(2) {
+			text, err := k.getMeta(b.ctx, k.key("token", bedTokens+e))
+			require.NoError(t, err)
+			require.Nil(t, text, "%s: token %d", how, e)
+		}
+		require.Empty(t, k.tokens)
+		require.NoError(t, b.fetch(k, bedTokens))
+	}
 }

@@ -1,6 +1,7 @@
 package sparse
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -30,8 +31,10 @@ func (k *sparseContext) Recluster(ctx context.Context, n int) (skep.ReclusterRes
 	if err := k.alive(ctx); err != nil {
 		return res, err
 	}
-	y.moving.Lock()
-	defer y.moving.Unlock()
+	if err := y.hold(ctx, "recluster"); err != nil {
+		return res, err
+	}
+	defer y.free()
 	if err := k.ended("recluster"); err != nil {
 		return res, err
 	}
@@ -41,7 +44,7 @@ func (k *sparseContext) Recluster(ctx context.Context, n int) (skep.ReclusterRes
 		return res, err
 	}
 	if res.Resumed = next != nil; next == nil {
-		if next, err = y.better(a, &res); err != nil || next == nil {
+		if next, err = y.better(ctx, a, &res); err != nil || next == nil {
 			return res, err
 		}
 		// Of records under these keys a resumed recluster takes it that they are this plan's. A
@@ -112,7 +115,7 @@ func (a *arrangement) sameEntries(b *arrangement) bool {
 // many there were: of an entry two copies, and on each drive the end of a block twice.
 func (y *layer) deleteBefore(ctx context.Context, a *arrangement) error {
 	k := y.k
-	for d := range max(len(a.at), k.s.o.Devices, k.head.Devices) {
+	for d := range max(len(a.at), k.s.devices(), k.head.Devices) {
 		var keys []skep.Key
 		for b := range 2*a.entries/slotsPerBlock + 3 {
 			keys = append(keys, k.recordKey(y.n, a.gen-1, d, b))
@@ -144,7 +147,7 @@ func (y *layer) planned(ctx context.Context) ([]skep.Key, error) {
 // steps that the new one was not made from. nil: the old one stays, res.Reason says why.
 // (The old one was made from steps observed before it, by keys if none were; a judge may
 // be among those only if it was observed then, so judges are drawn from the newest half.)
-func (y *layer) better(a *arrangement, res *skep.ReclusterResult) (*arrangement, error) {
+func (y *layer) better(ctx context.Context, a *arrangement, res *skep.ReclusterResult) (*arrangement, error) {
 	k := y.k
 	y.mu.Lock()
 	profile := y.mu.profile
@@ -180,9 +183,7 @@ func (y *layer) better(a *arrangement, res *skep.ReclusterResult) (*arrangement,
 	if judges >= fewestJudges {
 		bits := func(of func(t int) bool) (b *coact.Bits) {
 			if err == nil {
-				if b, err = profile.Bits(of); err == nil {
-					b, err = widen(b, a.entries)
-				}
+				b, err = profile.Bits(of)
 			}
 			return b
 		}
@@ -198,6 +199,12 @@ func (y *layer) better(a *arrangement, res *skep.ReclusterResult) (*arrangement,
 	if res.Judged = judges; learn == nil {
 		res.Reason = fmt.Sprintf("%d explorative steps, %d needed", len(explorative), 2*fewestJudges)
 		return nil, nil
+	}
+	// Entries that nothing activated have no row yet, and those of the window, which may have one, are left out.
+	for _, b := range []**coact.Bits{&try, &tune, &learn, &judge} {
+		if *b, err = (*b).Resize(a.entries); err != nil {
+			return nil, err
+		}
 	}
 	sinks := map[int]bool{}
 	for _, e := range learn.Sinks() {
@@ -234,14 +241,15 @@ func (y *layer) better(a *arrangement, res *skep.ReclusterResult) (*arrangement,
 		p, err := layout.PlacementOf(next.entries, next.at)
 		return next, p, err
 	}
+	goesOn := func() error { return k.goesOn(ctx, "recluster") }
 	options := coact.CompactOptions{Seed: k.head.Seed, Workers: k.s.o.Workers}
 	isSink := func(e int) bool { return sinks[e] }
 	if options.Tau, err = coact.BestRadius(try.Without(isSink), options, nil, func(c coact.Compacted) (float64, error) {
 		_, p, err := lay(c)
-		if err != nil {
+		if err := cmp.Or(err, goesOn()); err != nil {
 			return 0, err
 		}
-		return time(p, tune), nil
+		return time(p, tune), goesOn()
 	}); err != nil {
 		return nil, err
 	}
@@ -250,7 +258,7 @@ func (y *layer) better(a *arrangement, res *skep.ReclusterResult) (*arrangement,
 		return nil, err
 	}
 	next, placement, err := lay(compact)
-	if err != nil {
+	if err := cmp.Or(err, goesOn()); err != nil {
 		return nil, err
 	}
 	next.tau, res.Tau = options.Tau, options.Tau
@@ -274,22 +282,6 @@ func only(cs coact.Clusters, keep func(uint32) bool) coact.Clusters {
 	return out
 }
 
-// widen gives a matrix the context's number of entries: those beyond what was ever
-// observed, or less where the window's are left out.
-func widen(b *coact.Bits, entries int) (*coact.Bits, error) {
-	if b.Entries() == entries {
-		return b, nil
-	}
-	w, err := coact.NewBits(entries, b.Steps())
-	if err != nil {
-		return nil, err
-	}
-	for t := range b.Steps() {
-		w.Add(t, b.Activated(t))
-	}
-	return w, nil
-}
-
 // move stores the records of next, puts it in force, and deletes those of a once nobody
 // reads them. Reads of a go on meanwhile.
 func (y *layer) move(ctx context.Context, a, next *arrangement, resumed bool) (int, error) {
@@ -310,7 +302,7 @@ func (y *layer) move(ctx context.Context, a, next *arrangement, resumed bool) (i
 	for from := 0; from < len(all); from += 4096 {
 		to := min(from+4096, len(all))
 		failed, _, err := y.read(ctx, a, all[from:to], planes[from:to])
-		if err != nil {
+		if err = cmp.Or(err, k.goesOn(ctx, "recluster")); err != nil {
 			a.readers.RUnlock()
 			return 0, err
 		}

@@ -103,6 +103,16 @@ func New(st skep.Store, o Options) (*Sparse, error) {
 	return s, nil
 }
 
+// devices is how many drives there are now: one may have been added since New.
+func (s *Sparse) devices() int {
+	if s.locates {
+		if n, err := s.st.DeviceCount(); err == nil {
+			return min(max(n, 1), layout.MaxDevices)
+		}
+	}
+	return s.o.Devices
+}
+
 // tend reclusters what needs it, until ctx ends.
 func (s *Sparse) tend(ctx context.Context) {
 	tick := time.NewTicker(s.o.Background)
@@ -197,7 +207,7 @@ func (s *Sparse) Cluster(ctx context.Context, r *skep.ClusterRequest) (skep.Spar
 		return nil, err
 	}
 	h := head{Format: headFormat, Keys: len(r.Keys), Chain: slices.Clone(r.Keys), Entries: n, Shape: info.Shape, QueryHeads: r.QueryHeads, DRAM: r.DRAM,
-		Sample: max(r.Sample, 1), Devices: s.o.Devices, Seed: s.o.Seed}
+		Sample: max(r.Sample, 1), Devices: s.devices(), Seed: s.o.Seed}
 	k, err := s.prepare(ctx, r.Scope, last, info, h)
 	if err != nil {
 		return nil, err
@@ -308,17 +318,17 @@ func (s *Sparse) openClaimed(ctx context.Context, p place) (*sparseContext, erro
 		return nil, err
 	}
 	if h.Dropped { // cut off, and its chain may have come back since
-		return nil, errors.Join(notFound(p.last), s.buryClaimed(ctx, k))
+		return nil, s.buried(ctx, k)
 	}
 	if n, err := s.tokens(ctx, p.scope, h.Chain); err != nil && !errors.Is(err, skep.NotFound) {
 		return nil, err
 	} else if err != nil || n != h.Entries {
-		return nil, errors.Join(notFound(p.last), s.buryClaimed(ctx, k))
+		return nil, s.buried(ctx, k)
 	}
 	for l := range k.layers {
 		if err := k.load(ctx, l); errors.Is(err, errNoArrangement) {
 			// Evicted, or a drop of it was cut off and its chain has come back since.
-			return nil, errors.Join(notFound(p.last), s.buryClaimed(ctx, k))
+			return nil, s.buried(ctx, k)
 		} else if err != nil {
 			return nil, fmt.Errorf("open layer %d: %w", l, err)
 		}
@@ -433,6 +443,15 @@ func (s *Sparse) buryClaimed(ctx context.Context, c *sparseContext) error {
 	}
 	c.end()
 	return c.drop(ctx)
+}
+
+// buried is NotFound once all that is stored of a context without a chain has been deleted. Until then the context is there:
+// who took the place for free would write over what an arrangement, which may come back, leads to. REQUIRES: as buryClaimed.
+func (s *Sparse) buried(ctx context.Context, c *sparseContext) error {
+	if err := s.buryClaimed(ctx, c); err != nil {
+		return fmt.Errorf("drop what is left of a context: %w", err)
+	}
+	return notFound(c.place.last)
 }
 
 // register enters a context as open. REQUIRES: its place is claimed.

@@ -1,6 +1,7 @@
 package sparse
 
 import (
+	"cmp"
 	"context"
 	"slices"
 	"testing"
@@ -15,7 +16,8 @@ import (
 type unreadable struct {
 	skep.Store
 	keys  []skep.Key
-	reads bool // as a drive does that gave wrong bytes: nothing is promised of it, and it is read
+	reads bool      // as a drive does that gave wrong bytes: nothing is promised of it, and it is read
+	kind  skep.Kind // of the error; 0: DeviceFailed
 }
 
 // PutSidecar and Sidecar are refused, as those of a Store over a network are.
@@ -54,7 +56,7 @@ func (s *unreadableSession) Next(ctx context.Context, into []skep.Chunk) (int, e
 	for i := range into[:n] {
 		if c := &into[i]; slices.Contains(s.u.keys, s.r.Chains[c.Chain].Keys[c.Block]) {
 			c.Release()
-			c.Data, c.Err = nil, &skep.Error{Op: "restore", Kind: skep.DeviceFailed}
+			c.Data, c.Err = nil, &skep.Error{Op: "restore", Kind: cmp.Or(s.u.kind, skep.DeviceFailed)}
 		}
 	}
 	return n, err
@@ -143,5 +145,35 @@ func TestAChainThatNoLookupFindsIsNotGone(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, 4, c.Info().Appended)
 		require.NoError(t, b.fetch(c, bedTokens+4))
+	}
+}
+
+// What is damaged of what a layer has learned is learned anew: the context can be opened, and one that was never opened can
+// be dropped with all its records.
+func TestWhatWasLearnedAndIsDamagedIsLearnedAnew(t *testing.T) {
+	t.Parallel()
+	for _, what := range []string{"profile", "recall"} {
+		for _, unsound := range []bool{false, true} { // the Store finds it out; only who reads it does
+			b := newBedOf(t, threeLayers())
+			u := &unreadable{Store: b.st.Store, kind: skep.Damaged}
+			b.st.Store = u
+			k := b.clustered()
+			b.observed(k)
+			require.NoError(t, k.Close(b.ctx))
+			if unsound {
+				require.NoError(t, k.putMeta(b.ctx, k.key(what, 0), []byte("no "+what)))
+			} else {
+				u.keys = []skep.Key{k.key(what, 0)}
+			}
+			c, err := b.sp.OpenContext(b.ctx, b.scope, b.last())
+			require.NoError(t, err, what)
+			require.NoError(t, b.fetch(c, bedTokens))
+			if what == "profile" {
+				require.Zero(t, c.Info().PerLayer[0].Steps)
+			}
+			require.NoError(t, c.Close(b.ctx))
+			require.NoError(t, b.sp.DropContext(b.ctx, b.scope, b.last()))
+			b.nothingStored(what)
+		}
 	}
 }

@@ -7,6 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/layout"
 	"github.com/skepkv/skep/store/internal/health"
 )
@@ -35,4 +36,20 @@ func TestWhatCannotLeaveASlowDriveKeepsItsPlace(t *testing.T) {
 		got = append(got, heap.Pop(&d.q.waits).(*read).bytes)
 	}
 	require.Equal(t, []int64{1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 0, 2, 4, 6, 8, 10, 12, 14, 16, 18}, got)
+}
+
+// What nobody wants any more does not begin to wait for a drive: who took back what waits may have looked there before.
+func TestWhatWasGivenUpDoesNotBeginToWait(t *testing.T) {
+	t.Parallel()
+	d := &queueOnly{q: Queue{ops: DriveReads}}
+	gone, wanted := &chunk{chain: &chain{Asked: Asked{ChainPlan: &layout.ChainPlan{}}}}, &chunk{}
+	wanted.chain = gone.chain
+	gone.cancelled.Store(true)
+	gone.left.Store(2)
+	wanted.left.Store(2)
+	queue(d, &read{ch: gone, drive: d}, &read{ch: wanted, drive: d})
+	require.Equal(t, 1, d.q.Waiting())
+	require.EqualValues(t, 1, gone.left.Load(), "its read has ended")
+	require.ErrorIs(t, *gone.failed.Load(), skep.Stopped)
+	require.EqualValues(t, 2, wanted.left.Load())
 }

@@ -30,6 +30,7 @@ func (ch *chunk) leave(r *read, queued, dead bool) bool {
 	remain := func() bool {
 		if dead && !queued {
 			ch.giveUp() // before the read may end: then its chunk might be trying another copy
+			ch.disband()
 		}
 		r.stay()
 		return false

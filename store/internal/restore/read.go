@@ -70,8 +70,13 @@ func (h *readHeap) Pop() any {
 // queue has reads wait for d, and starts what may start.
 func queue(d Drive, reads ...*read) {
 	q := d.Queue()
+	var gone []*read
 	q.mu.Lock()
 	for _, r := range reads {
+		if r.ch.cancelled.Load() { // cancelQueued may have looked already, and would not find it here
+			gone = append(gone, r)
+			continue
+		}
 		if r.order == 0 { // else it has waited before, and keeps its place
 			q.order++
 			r.order = q.order
@@ -80,6 +85,9 @@ func queue(d Drive, reads ...*read) {
 	}
 	q.startLocked()
 	submitLocked(d)
+	for _, r := range gone {
+		r.end(errCancelled)
+	}
 }
 
 // startLocked takes of what waits as much as the drive may have. What the drive keeps back

@@ -94,6 +94,8 @@ func drivesOf(ctx context.Context, dir string) doctor.Check {
 			}
 			if n++; !d.Present {
 				bad = append(bad, d.Path+" is missing")
+			} else if d.Problem != "" {
+				bad = append(bad, d.Path+" is there, but "+d.Problem)
 			}
 		}
 	}

@@ -80,6 +80,43 @@ func TestARefusedReplacementAddsNothing(t *testing.T) {
 	}
 }
 
+// A device that is there, and is not what it was, is not taken for a good one: it was cut short, or another is in its place,
+// or nothing that could be read.
+func TestADeviceThatIsNotWhatItWasIsBad(t *testing.T) {
+	t.Parallel()
+	for want, harm := range map[string]func(file string) error{
+		"it was cut short": func(file string) error {
+			st, err := os.Stat(file)
+			if err != nil {
+				return err
+			}
+			return os.Truncate(file, st.Size()/2)
+		},
+		"it is another device": func(file string) error {
+			other, err := os.ReadFile(filepath.Join(filepath.Dir(file), "device-1"))
+			if err != nil {
+				return err
+			}
+			return os.WriteFile(file, other, 0o600)
+		},
+		"superblock": func(file string) error {
+			st, err := os.Stat(file)
+			if err != nil {
+				return err
+			}
+			return os.WriteFile(file, make([]byte, st.Size()), 0o600)
+		},
+	} {
+		_, dir := heldIn(t, 1)
+		file := filepath.Join(dir, "device-0")
+		require.NoError(t, harm(file))
+		said := skepRun(t, "doctor", "--dir", dir)
+		assert.Equal(t, 6, said.Code, "%s", said.Stdout)
+		assert.Contains(t, said.Stdout, file+" is there, but ")
+		assert.Contains(t, said.Stdout, want)
+	}
+}
+
 // Of three devices two are lost. Each is replaced, by one command, that does what its dry run said; or is taken out after
 // a rebuild that went on without them. Then the store is sound.
 func TestTwoLostDevicesAreReplaced(t *testing.T) {

@@ -1,0 +1,96 @@
+package sparse
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/skepkv/skep"
+)
+
+// While records are moved, which takes as long as a clustering and all reads and writes of a layer, a step goes on: what
+// it would write waits for the next one.
+func TestAStepDoesNotWaitForARecluster(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := newBed(t)
+		k := b.clustered()
+		y := k.layers[0]
+		for e := range slotsPerBlock {
+			b.appendAs(k, bedTokens+e, 1)
+		}
+		y.mu.Lock()
+		for e := range uint32(slotsPerBlock) {
+			y.mu.joined = append(y.mu.joined, joined{entry: bedTokens + e})
+		}
+		y.mu.Unlock()
+		waits := func() int {
+			y.mu.Lock()
+			defer y.mu.Unlock()
+			return len(y.mu.window)
+		}
+		require.NoError(t, y.hold(t.Context(), "test"))
+		began := time.Now()
+		require.NoError(t, k.Observe(b.ctx, skep.Observation{Entries: []uint32{1, 2}}))
+		require.Equal(t, slotsPerBlock, waits())
+		require.NoError(t, b.fetch(k, bedTokens+slotsPerBlock))
+		require.Zero(t, time.Since(began))
+		y.free()
+		require.NoError(t, k.Observe(b.ctx, skep.Observation{Entries: []uint32{1, 2}}))
+		require.Zero(t, waits())
+		require.NoError(t, b.fetch(k, bedTokens+slotsPerBlock))
+	})
+}
+
+// Who has to wait for it waits as long as the caller does.
+func TestAnAppendAndAReclusterWaitForAsLongAsTheCaller(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := newBed(t)
+		k := b.clustered()
+		b.appendAs(k, bedTokens, maxUnjoined)
+		require.NoError(t, k.layers[0].hold(t.Context(), "test"))
+		for name, call := range map[string]func(ctx context.Context) error{
+			"append":    func(ctx context.Context) error { _, err := k.Append(ctx, [][]byte{bedEntry(0)}); return err },
+			"recluster": func(ctx context.Context) error { _, err := k.Recluster(ctx, 0); return err },
+		} {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+			began := time.Now()
+			require.ErrorIs(t, call(ctx), skep.Deadline, name)
+			require.Equal(t, time.Second, time.Since(began), name)
+			cancel()
+		}
+		k.layers[0].free()
+		b.appendAs(k, bedTokens+maxUnjoined, 1)
+		require.Equal(t, maxUnjoined+1, k.Info().Appended)
+	})
+}
+
+// A Recluster that nobody wants any more does not go on to the end: not for its caller, and not while a drop, which has
+// refused all calls, waits for it.
+func TestAReclusterGivesWay(t *testing.T) {
+	t.Parallel()
+	b := newBed(t)
+	k := b.clustered()
+	b.observeGroups(k)
+	y := k.layers[0]
+	over, cancel := context.WithCancel(b.ctx)
+	cancel()
+	var res skep.ReclusterResult
+	_, err := y.better(over, y.arranged(), &res)
+	require.ErrorIs(t, err, skep.Deadline)
+	next, err := y.better(b.ctx, y.arranged(), &res)
+	require.NoError(t, err)
+	require.NotNil(t, next, "%s", res.Reason)
+
+	k.appending.Lock() // an Append that waits for the Recluster
+	ended := begin(func() error { k.end(); return nil })
+	require.Eventually(t, func() bool { return k.ended("test") != nil }, time.Minute, time.Millisecond)
+	_, err = y.better(b.ctx, y.arranged(), &res)
+	require.ErrorIs(t, err, skep.Closed)
+	k.appending.Unlock()
+	require.NoError(t, await(b, "the end", ended))
+}
