@@ -45,7 +45,8 @@ func TestADeadlineIsKeptBehindAnotherChain(t *testing.T) {
 				x.wrap = s.wrap
 			}
 			ses, err := r.Restore(t.Context(), &skep.RestoreRequest{Chains: []skep.Chain{
-				{Scope: r.scope(), Keys: first, Priority: 1, Dest: skep.Destination{Memory: make([]byte, 4000*300), Stride: 300}},
+				{Scope: r.scope(), Keys: first, Priority: 1,
+					Dest: skep.Destination{Memory: make([]byte, 4000*300), Stride: 300}},
 				{Scope: r.scope(), Keys: second, Deadline: skep.Steady().Add(50 * ms),
 					Dest: skep.Destination{Memory: make([]byte, n*300), Stride: 300}},
 			}})

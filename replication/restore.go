@@ -214,7 +214,8 @@ func (x *session) inside(ctx context.Context, sp *space, salt skep.Salt, chains 
 		for i := range c.Blocks.To {
 			var have []*node
 			for _, m := range x.st.nodes {
-				if lists != nil && lists[m.i] != nil && lists[m.i][at+i].Outcome == skep.Exists && !lists[m.i][at+i].Wanted {
+				if lists != nil && lists[m.i] != nil && lists[m.i][at+i].Outcome == skep.Exists &&
+					!lists[m.i][at+i].Wanted {
 					have = append(have, m)
 				}
 			}

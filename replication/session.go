@@ -63,11 +63,11 @@ func newSession(s many, r *skep.RestoreRequest) *session {
 func (x *session) begin() error {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	if err := x.join(); err != nil {
-		return err
+	err := x.join()
+	if err == nil {
+		x.schedule()
 	}
-	x.schedule()
-	return nil
+	return err
 }
 
 func (x *session) signal() {
@@ -418,18 +418,17 @@ func (x *session) Close(ctx context.Context) error {
 		}
 	}
 	x.mu.Lock()
-	first := !x.over
+	again := x.over
 	x.over = true
 	x.mu.Unlock()
-	if !first {
-		return x.doubts.Standing(ctx, op, -1)
+	if !again {
+		x.st.mu.Lock()
+		delete(x.st.sessions, x)
+		x.st.mu.Unlock()
+		within, cancel := context.WithTimeout(context.WithoutCancel(ctx), giveBack)
+		defer cancel()
+		x.st.release(within, x.held)
 	}
-	x.st.mu.Lock()
-	delete(x.st.sessions, x)
-	x.st.mu.Unlock()
-	within, cancel := context.WithTimeout(context.WithoutCancel(ctx), giveBack)
-	defer cancel()
-	x.st.release(within, x.held)
 	return x.doubts.Standing(ctx, op, -1)
 }
 

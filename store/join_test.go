@@ -201,7 +201,8 @@ func TestWhoJoinedAHeldReadIsNotHeld(t *testing.T) {
 	}
 }
 
-// When a drive is dead that holds a read, who joined it does not wait for what was answered as a miss: it reads on its own.
+// When a drive is dead that holds a read, who joined it does not wait for what was answered as a miss: it reads on its
+// own.
 func TestWhoJoinedAReadOfADeadDriveReadsOnItsOwn(t *testing.T) {
 	t.Parallel() // it waits
 	const size = 8 << 10

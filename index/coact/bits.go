@@ -99,7 +99,7 @@ func (b *Bits) Without(drop func(entry int) bool) *Bits {
 	return &c
 }
 
-// Resize is the matrix with another number of entries: those beyond b's were never activated. It is b where nothing changes.
+// Resize is the matrix with another number of entries: those beyond b's were never activated. It may be b itself.
 func (b *Bits) Resize(entries int) (*Bits, error) {
 	if entries == b.entries {
 		return b, nil

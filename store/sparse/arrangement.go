@@ -309,8 +309,8 @@ func (k *sparseContext) load(ctx context.Context, n int) error {
 	if err != nil {
 		return err
 	}
-	// What is damaged of these is learned anew: without it all records can be read, and dropped. What cannot be read now
-	// is there yet, and would be written over.
+	// What is damaged of these is learned anew: without it all records can be read, and dropped. What cannot be
+	// read now is there yet, and would be written over.
 	for what, take := range map[string]func([]byte) error{
 		"profile": y.mu.profile.UnmarshalBinary,
 		"recall": func(data []byte) error {

@@ -295,7 +295,8 @@ func (y *layer) read(ctx context.Context, a *arrangement, entries []uint32, plan
 		}
 		y.k.s.drives.learn(mine, slots*int(y.k.record/layout.PageSize), time.Since(begin))
 	}
-	for try := 0; len(bad) > 0; try++ { // other copies, one by one; then the first without its neighbours, of which one may be bad
+	// Other copies, one by one; then the first once more, without its neighbours, of which one may be bad.
+	for try := 0; len(bad) > 0; try++ {
 		runs = runs[:0]
 		again := map[layout.Spot]int{}
 		for _, i := range bad {

@@ -11,8 +11,8 @@ import (
 	"github.com/skepkv/skep"
 )
 
-// While records are moved, which takes as long as a clustering and all reads and writes of a layer, a step goes on: what
-// it would write waits for the next one.
+// While records are moved, which takes as long as a clustering and all reads and writes of a layer, a step goes on:
+// what it would write waits for the next one.
 func TestAStepDoesNotWaitForARecluster(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -49,7 +49,8 @@ func (s *badPageSession) Next(ctx context.Context, into []skep.Chunk) (int, erro
 	return n, err
 }
 
-// An entry whose page is bad is missing, and none of those that are read with it: each is read alone before it is given up.
+// An entry whose page is bad is missing, and none of those that are read with it: each is read alone before it is
+// given up.
 func TestABadPageCostsOneEntry(t *testing.T) {
 	t.Parallel()
 	b := newBed(t)

@@ -187,8 +187,8 @@ func TestAPlanThatCannotBeReadIsKept(t *testing.T) {
 	require.Zero(t, n)
 }
 
-// A token whose entries are all on their drives, and whose block could not be deleted then, is deleted with the next, also
-// after the context was closed in between, and by a drop.
+// A token whose entries are all on their drives, and whose block could not be deleted then, is deleted with the next,
+// also after the context was closed in between, and by a drop.
 func TestATokenThatCouldNotBeDeletedIsDeletedLater(t *testing.T) {
 	t.Parallel()
 	for _, how := range []string{"by the next", "after an open", "by a drop"} {

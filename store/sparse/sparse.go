@@ -445,8 +445,9 @@ func (s *Sparse) buryClaimed(ctx context.Context, c *sparseContext) error {
 	return c.drop(ctx)
 }
 
-// buried is NotFound once all that is stored of a context without a chain has been deleted. Until then the context is there:
-// who took the place for free would write over what an arrangement, which may come back, leads to. REQUIRES: as buryClaimed.
+// buried is NotFound once all that is stored of a context without a chain has been deleted. Until then the context is
+// there: who took the place for free would write over what an arrangement, which may come back, leads to. REQUIRES: as
+// buryClaimed.
 func (s *Sparse) buried(ctx context.Context, c *sparseContext) error {
 	if err := s.buryClaimed(ctx, c); err != nil {
 		return fmt.Errorf("drop what is left of a context: %w", err)

@@ -148,8 +148,8 @@ func TestAChainThatNoLookupFindsIsNotGone(t *testing.T) {
 	}
 }
 
-// What is damaged of what a layer has learned is learned anew: the context can be opened, and one that was never opened can
-// be dropped with all its records.
+// What is damaged of what a layer has learned is learned anew: the context can be opened, and one that was never opened
+// can be dropped with all its records.
 func TestWhatWasLearnedAndIsDamagedIsLearnedAnew(t *testing.T) {
 	t.Parallel()
 	for _, what := range []string{"profile", "recall"} {

@@ -80,8 +80,8 @@ func TestARefusedReplacementAddsNothing(t *testing.T) {
 	}
 }
 
-// A device that is there, and is not what it was, is not taken for a good one: it was cut short, or another is in its place,
-// or nothing that could be read.
+// A device that is there, and is not what it was, is not taken for a good one: it was cut short, or another is in its
+// place, or nothing that could be read.
 func TestADeviceThatIsNotWhatItWasIsBad(t *testing.T) {
 	t.Parallel()
 	for want, harm := range map[string]func(file string) error{
