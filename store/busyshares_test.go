@@ -64,7 +64,8 @@ func TestAWriteThatHangsDoesNotKeepSharesFromMakingRoom(t *testing.T) {
 		o.SpaceTimeout, o.OpTimeout = hangs/9, hangs // of which a quarter is spent on waiting for the write
 	})
 	defer func() { require.NoError(t, s.Close()) }()
-	n, err := s.OpenNamespace(ctx, skep.NamespaceSpec{Tenant: "a", Name: "n", Shape: anySize, Class: skep.Cache, Copies: 1})
+	n, err := s.OpenNamespace(ctx, skep.NamespaceSpec{Tenant: "a", Name: "n", Shape: anySize, Class: skep.Cache,
+		Copies: 1})
 	require.NoError(t, err)
 	sc, key := skep.Scope{Namespace: n.ID}, chainKeys(1, 1)
 	r.each(func(_ int, d *device.Fault) { d.MustInject(holdWritesOf(key...)) })

@@ -103,7 +103,8 @@ func fillRows(b *Batch, i int) {
 // Pebble's own answer to each of these is to end the process.
 func TestAnUnwritableLogOrManifestFailsTheCatalogAndNothingElse(t *testing.T) {
 	t.Parallel()
-	const write, sync, syncData, syncTo = errorfs.OpFileWrite, errorfs.OpFileSync, errorfs.OpFileSyncData, errorfs.OpFileSyncTo
+	const write, sync, syncData, syncTo = errorfs.OpFileWrite, errorfs.OpFileSync, errorfs.OpFileSyncData,
+		errorfs.OpFileSyncTo
 	cases := []struct {
 		name  string
 		final bool // it is not tried again when there is space: a sync says once what it lost

@@ -35,5 +35,6 @@ func TestDrives(t *testing.T) {
 	for _, still := range stills {
 		require.Equal(t, health.Healthy, after(still))
 	}
-	require.NotEqual(t, health.Healthy, after(device.Stats{LastError: device.ErrGone, Reads: device.OpStats{Ops: 9, Errors: 9}}))
+	require.NotEqual(t, health.Healthy, after(device.Stats{LastError: device.ErrGone,
+		Reads: device.OpStats{Ops: 9, Errors: 9}}))
 }

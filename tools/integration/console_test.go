@@ -72,7 +72,8 @@ func browser(t *testing.T) (ctx context.Context, said *seen) {
 	if path == "" {
 		t.Skip("chromium is not installed")
 	}
-	opts := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(path), chromedp.NoSandbox, chromedp.WindowSize(1360, 900),
+	opts := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(path), chromedp.NoSandbox,
+		chromedp.WindowSize(1360, 900),
 		chromedp.Flag("host-resolver-rules", "MAP * ~NOTFOUND, EXCLUDE 127.0.0.1"))
 	ctx, cancel := context.WithTimeout(context.Background(), 8*time.Minute)
 	t.Cleanup(cancel)
@@ -149,7 +150,8 @@ func TestConsole(t *testing.T) {
 	says("map-text", "segments in use on 4 devices")
 
 	// By keyboard alone: the stripe map tells of a segment, and work is started and stopped.
-	require.NoError(t, chromedp.Do(ctx, chromedp.Focus(chromedp.CSS("#map")), chromedp.KeyEvent(kb.ArrowDown), chromedp.KeyEvent(kb.ArrowRight)))
+	require.NoError(t, chromedp.Do(ctx, chromedp.Focus(chromedp.CSS("#map")), chromedp.KeyEvent(kb.ArrowDown),
+		chromedp.KeyEvent(kb.ArrowRight)))
 	says("map-text", "device 1, segment 1")
 	// The page draws its buttons anew all the time: one that is gone when it is to be pressed is looked
 	// for again.
@@ -224,7 +226,8 @@ func TestConsoleAsksForAToken(t *testing.T) {
 	ctx, _ := browser(t)
 	t.Setenv("SKEP_TEST_TOKEN", token)
 	c := local(t)
-	c.Credentials = []serve.CredentialConfig{{Name: "engine", Tenant: "prod", Rights: []string{"read"}, TokenEnv: "SKEP_TEST_TOKEN"}}
+	c.Credentials = []serve.CredentialConfig{{Name: "engine", Tenant: "prod", Rights: []string{"read"},
+		TokenEnv: "SKEP_TEST_TOKEN"}}
 	at := start(t, c)
 	field := chromedp.CSS("#token")
 	require.NoError(t, chromedp.Do(ctx, chromedp.Navigate("http://"+at["http"]+"/"),

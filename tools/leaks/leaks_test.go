@@ -19,7 +19,8 @@ func TestFind(t *testing.T) {
 	end := make(chan struct{})
 	go stays(end)
 	require.ErrorContains(t, find(0, []goleak.Option{before}), "leaks.stays")
-	require.NoError(t, find(0, []goleak.Option{before, goleak.IgnoreTopFunction("github.com/skepkv/skep/tools/leaks.stays")}))
+	require.NoError(t,
+		find(0, []goleak.Option{before, goleak.IgnoreTopFunction("github.com/skepkv/skep/tools/leaks.stays")}))
 
 	go func() { // three looks in vain take three times as long as one that has no patience
 		for range 3 {

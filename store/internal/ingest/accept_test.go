@@ -44,7 +44,8 @@ func TestACopyThatIsForgottenOnTheWay(t *testing.T) {
 	in := &Block{}
 	in.Result = &skep.PutResult{}
 	require.NoError(t, w.Describe("put", ns, namespaces.Tag{}, in, &skep.BeginRequest{Scope: skep.Scope{Namespace: 1},
-		Key: skep.Key{1}, ValidTokens: 16, Manifest: skep.Manifest{{Name: skep.PartKV, Size: size}, {Name: "x", Size: size}}}))
+		Key: skep.Key{1}, ValidTokens: 16, Manifest: skep.Manifest{{Name: skep.PartKV, Size: size},
+			{Name: "x", Size: size}}}))
 	for i, name := range []string{skep.PartKV, "x"} {
 		in.Parts = append(in.Parts, skep.Part{Name: name, Bytes: bytes.Repeat([]byte{byte(1 + i)}, size)})
 	}

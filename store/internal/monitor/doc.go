@@ -3,6 +3,6 @@
 //
 // A drive is judged by what it did, by the bytes it gave that were not what was written, and by what becomes of its
 // file, which somebody may remove, move or replace while it is open. One that is not well is probed: a page is read
-// and, where its writes or its bytes were at fault, written and flushed. So is, to be read, one that is idle while another
-// does not answer.
+// and, where its writes or its bytes were at fault, written and flushed. So is, to be read, one that is idle while
+// another does not answer.
 package monitor

@@ -40,9 +40,11 @@ func TestSizesFollowTheMemoryOfTheControlGroup(t *testing.T) {
 		_, err = loadWithin(512<<20, "", nil, map[string]string{"dir": "d", "store.dram_bytes": much})
 		require.ErrorIs(t, err, skep.Invalid, much)
 	}
-	assert.Len(t, (&Config{Store: StoreConfig{DRAMBytes: 1 << 62, IOBytes: 1 << 62}}).tooLarge(512<<20), 1, "no sum overflows")
+	assert.Len(t, (&Config{Store: StoreConfig{DRAMBytes: 1 << 62, IOBytes: 1 << 62}}).tooLarge(512<<20), 1,
+		"no sum overflows")
 	_, err = loadWithin(512<<20, "", nil, map[string]string{"dir": "d", "store.dram_bytes": "257MiB"})
-	assert.ErrorContains(t, err, "store.dram_bytes and store.io_bytes is 257MiB and 128MiB, must be at most 384MiB together")
+	assert.ErrorContains(t, err,
+		"store.dram_bytes and store.io_bytes is 257MiB and 128MiB, must be at most 384MiB together")
 }
 
 // A store that was made for small blocks holds none of a size that is said of it later: who says so is told.
@@ -64,7 +66,8 @@ func TestLargerBlocksThanAStoreWasMadeFor(t *testing.T) {
 	}
 	require.NoError(t, s.stop())
 	const warned = "this one was made for smaller blocks"
-	for size, says := range map[Size]bool{64 << 10: false, 256 << 10: false, 798_720: false, 1 << 20: true, 128 << 20: true} {
+	for size, says := range map[Size]bool{64 << 10: false, 256 << 10: false, 798_720: false, 1 << 20: true,
+		128 << 20: true} {
 		c.Store.BlockBytes = size
 		s := start(t, c, Options{})
 		require.Equal(t, says, strings.Contains(s.log.String(), warned), "%v: %s", size, s.log)
