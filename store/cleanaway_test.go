@@ -68,8 +68,9 @@ func TestNothingIsDroppedForADriveThatIsAway(t *testing.T) {
 }
 
 // Groups whose drives are all away give no room when they are cleaned, so they are none of the cleaner's victims, however
-// short of room the other drives are: what they hold is there again when a drive is.
-func TestGroupsThatAreAwayAreNoVictims(t *testing.T) {
+// short of room the other drives are: what they hold is there again when a drive is. It stays then, too, as long as
+// that drive has room to spare and the others have not: what only it holds is the oldest, and opens no group.
+func TestADriveThatComesBackIsNotEmptiedForNothing(t *testing.T) {
 	t.Parallel()
 	s, _, _ := openRig(t, func(o *Options) { well(o); o.CapacityBytes, o.taskEvery, o.NoRebalance = 3<<20, hangs, true })
 	a, b := s.members.Opened[0], s.members.Opened[1]
@@ -78,11 +79,21 @@ func TestGroupsThatAreAwayAreNoVictims(t *testing.T) {
 	require.False(t, g.Has(b))
 	s.space.Include(b, health.Healthy)
 	s.space.Exclude(a, health.Dead, segio.ErrNoDrive)
-	for i := range 400 { // several times what the other drive has room for
-		requireOutcome(t, skep.Committed, putRun(t, s, sc, []skep.Key{keyOf(uint32(i), 9)}, faultBlock))
+	n := uint32(0)
+	put := func() {
+		requireOutcome(t, skep.Committed, putRun(t, s, sc, []skep.Key{keyOf(n, 9)}, faultBlock))
+		n++
 	}
-	require.Positive(t, s.count.Evicted.Load())
+	for n < 400 { // several times what the other drive has room for
+		put()
+	}
+	evicted := s.count.Evicted.Load()
+	require.Positive(t, evicted)
 	s.space.Include(a, health.Healthy)
+	requireChain(t, s, sc, keys, faultBlock)
+	for s.count.Evicted.Load() < evicted+30 {
+		put()
+	}
 	requireChain(t, s, sc, keys, faultBlock)
 	require.NoError(t, s.Close())
 }

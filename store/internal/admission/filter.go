@@ -200,6 +200,7 @@ func (w *Filter[B]) refuseLocked(fp index.Fingerprint, why index.Refusal) {
 // does, meets no flight of theirs, which would pass for a rival's.
 func (w *Filter[B]) Add(ns *namespaces.Namespace, blocks []B) {
 	var gone []B
+	var displaced []*waitingBlock[B]
 	w.mu.Lock()
 	for _, in := range blocks {
 		if !w.host.Take(in) { // deleted, or purged: no sweep may come for it any more
@@ -208,6 +209,9 @@ func (w *Filter[B]) Add(ns *namespaces.Namespace, blocks []B) {
 		}
 		b := in.Waits()
 		b.Used = w.askedLocked(&b)
+		if old := w.blocks[b.FP]; old != nil && !old.admitted { // it was deleted, and may have parts that this one lacks
+			displaced = append(displaced, old)
+		}
 		w.blocks[b.FP] = &waitingBlock[B]{ns: ns, in: in, fp: b.FP, size: b.Bytes}
 		w.waiting.Add(b)
 	}
@@ -216,6 +220,9 @@ func (w *Filter[B]) Add(ns *namespaces.Namespace, blocks []B) {
 	w.mu.Unlock()
 	for _, in := range gone {
 		w.host.Withdraw(ns, in)
+	}
+	for _, old := range displaced {
+		w.host.Withdraw(old.ns, old.in)
 	}
 	w.drop(drop)
 }

@@ -28,6 +28,7 @@ type host struct {
 	gone            map[byte]bool // deleted before they wait
 	landed          int
 	dropped, stored []byte
+	withdrawn       []*block
 	written         int64
 	accepted        atomic.Int64
 }
@@ -50,7 +51,7 @@ func (h *host) Withdraw(_ *namespaces.Namespace, b *block) bool {
 	if b.leased {
 		return false
 	}
-	h.dropped = append(h.dropped, b.key)
+	h.dropped, h.withdrawn = append(h.dropped, b.key), append(h.withdrawn, b)
 	return true
 }
 
@@ -98,6 +99,23 @@ func TestWhatIsWorthWriting(t *testing.T) {
 		require.EqualValues(t, 9, declined[0].key)
 		require.EqualValues(t, 1, f.Stats().RefusedHits)
 	})
+}
+
+// A block that waited was deleted, and its key is put again: who waited before is withdrawn, once, and the other waits.
+func TestWhoIsDisplacedIsWithdrawn(t *testing.T) {
+	t.Parallel()
+	h := &host{}
+	f, err := New(h, Config{Policy: Budget, Ghosts: 1 << 10, CacheBytes: 64 << 20, WriteBudget: 8 << 30,
+		BatchBytes: 4 << 20, BatchBlocks: 8})
+	require.NoError(t, err)
+	ns, first, second := &namespaces.Namespace{}, &block{key: 1}, &block{key: 1}
+	f.Add(ns, []*block{first})
+	require.Empty(t, h.withdrawn)
+	f.Add(ns, []*block{second})
+	require.Equal(t, []*block{first}, h.withdrawn)
+	require.Equal(t, 1, f.Len())
+	f.Flush()
+	require.Equal(t, []*block{first, second}, h.withdrawn, "nobody has used it")
 }
 
 // Without a filter everything is admitted, and nothing is counted.

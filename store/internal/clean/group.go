@@ -86,7 +86,7 @@ func (c *Cleaner) victim() *space.Group {
 		num, ok := c.Index.Hollow(c.empty, c.Space.CanClaim)
 		if !ok && !c.empty {
 			var st index.GroupStat
-			st, ok = c.Index.PickVictim(c.Space.CanClaim)
+			st, ok = c.Index.PickVictim(c.gives)
 			num = st.Group
 		}
 		if !ok {
@@ -97,6 +97,11 @@ func (c *Cleaner) victim() *space.Group {
 		}
 		// Who moves blocks, or mends logs, came between: it is not admitted now.
 	}
+}
+
+// gives says whether a group can be claimed, and its cleaning gives what there is too little of.
+func (c *Cleaner) gives(num uint32) bool {
+	return c.Space.CanClaim(num) && (c.Space.Relieves(num) || c.Tight())
 }
 
 // EmptyGroup empties g, which is claimed, and hands it over to be freed.

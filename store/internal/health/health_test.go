@@ -294,6 +294,24 @@ func TestIdleDrivesAreAskedWhileOneDoesNotAnswer(t *testing.T) {
 	require.Equal(t, []bool{true, false, false}, asked(), "one is dead, and nobody stands still")
 }
 
+// A look comes late, on a machine that stands still: what another drive did before that is no sign of life.
+func TestALateLookIsNoSignOfLife(t *testing.T) {
+	t.Parallel()
+	rules := DefaultRules
+	drives := []*Judge{NewJudge(rules, Reading{}), NewJudge(rules, Reading{})}
+	readings := make([]Reading, 2)
+	at := rules.Tick
+	look := func() { Look(at, drives, readings) }
+	look()
+	readings[1].Stats.Reads.Ops++
+	began := at
+	for at += 5 * rules.Tick; at < began+9*time.Second; at += rules.Tick {
+		readings[0].Stats.ReadsStalled, readings[1].Stats.ReadsStalled = at-began, max(0, at-began-5*rules.Tick)
+		look()
+		require.Equal(t, []State{Healthy, Healthy}, []State{drives[0].State(), drives[1].State()}, at)
+	}
+}
+
 // What cannot be read counts as lost after a while, and not any more once it can be; a drive that was
 // taken out is not judged.
 func TestLoss(t *testing.T) {

@@ -117,7 +117,7 @@ func Look(at time.Duration, judges []*Judge, readings []Reading) {
 			j.went = at
 		}
 	}
-	witnesses(judges, pulses)
+	witnesses(judges, pulses, readings)
 	for i, j := range judges {
 		if readings[i].Ignored {
 			continue
@@ -138,13 +138,13 @@ func (p *pulse) ended() int {
 // still is for how long the drive has stood still.
 func (p *pulse) still() time.Duration { return max(p.readsStalled, p.writesStalled) }
 
-// company says whether drive i stands still alone: another one has answered since it began to. One that has nothing to
-// do says nothing, since it may be the machine, or the disk under both: witnesses.
+// company says whether drive i stands still alone: another one has answered meanwhile, and not long ago, since what is
+// seen late may have been before. One that has nothing to do says nothing, as it may be the machine, or the disk under
+// both: witnesses.
 func company(judges []*Judge, pulses []pulse, readings []Reading, i int) bool {
 	still := pulses[i].still()
 	for j := range pulses {
-		if j != i && !readings[j].Ignored && pulses[j].still() <= still/2 &&
-			judges[j].went > pulses[i].at-still+judges[i].rules.Tick {
+		if j != i && !readings[j].Ignored && pulses[j].still() <= still/2 && judges[j].went > pulses[i].at-still/2 {
 			return true
 		}
 	}
@@ -152,15 +152,13 @@ func company(judges []*Judge, pulses []pulse, readings []Reading, i int) bool {
 }
 
 // witnesses has drives asked for a sign of life that have nothing to do while another stands still.
-func witnesses(judges []*Judge, pulses []pulse) {
-	var longest time.Duration
+func witnesses(judges []*Judge, pulses []pulse, readings []Reading) {
+	asked := false
 	for i, j := range judges {
-		if still := pulses[i].still(); still >= j.rules.Hung/4 {
-			longest = max(longest, still)
-		}
+		asked = asked || j.state != Dead && !readings[i].Ignored && pulses[i].still() >= j.rules.Hung/4
 	}
 	for i, j := range judges {
-		j.witness = longest > 0 && pulses[i].still() == 0
+		j.witness = asked && pulses[i].still() == 0
 	}
 }
 

@@ -187,13 +187,9 @@ func (t *Table) Emptying() bool {
 func (t *Table) FreeSoon() int {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	n := t.freeGroupsLocked()
-	for _, g := range t.mu.emptied {
-		if g.Readers.Load() == 0 && !g.untold() {
-			n++
-		}
-	}
-	return n
+	return t.freeGroupsLocked(slices.DeleteFunc(slices.Clone(t.mu.emptied), func(g *Group) bool {
+		return g.Readers.Load() > 0 || g.untold()
+	})...)
 }
 
 // OldestBeside is the first sequence number that any group but g may hold; groups that

@@ -20,18 +20,36 @@ var ErrFull = &skep.Error{Op: "put", Kind: skep.Full}
 // ErrDown says that every drive is fenced.
 var ErrDown = &skep.Error{Op: "put", Kind: skep.DeviceFailed, Field: "drives", Value: "all fenced"}
 
-// freeGroupsLocked is how many groups could be opened now. REQUIRES: t.mu.
-func (t *Table) freeGroupsLocked() int {
+// freeGroupsLocked is how many groups could be opened now, or once the segments of some more are free. REQUIRES: t.mu.
+func (t *Table) freeGroupsLocked(and ...*Group) int {
 	n := -1
 	for _, d := range t.Drives() {
 		if d.Failed != nil {
 			continue
 		}
-		if f := len(d.Free) + d.Limit - d.Segments; n < 0 || f < n {
+		f := d.roomLocked()
+		for _, g := range and {
+			if g.Has(d) {
+				f++
+			}
+		}
+		if n < 0 || f < n {
 			n = f
 		}
 	}
 	return max(n, 0) + len(t.mu.Spares)
+}
+
+// roomLocked is how many groups d has a segment for. REQUIRES: the table's lock.
+func (d *Drive) roomLocked() int { return len(d.Free) + d.Limit - d.Segments }
+
+// Relieves says whether a group lies on a drive that has room for the fewest: while others have more to spare, as one
+// that has just come back, emptying what only they hold opens nothing.
+func (t *Table) Relieves(num uint32) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	g, least := t.mu.Groups.Get(num), t.freeGroupsLocked()-len(t.mu.Spares)
+	return g != nil && slices.ContainsFunc(g.Drives, func(d *Drive) bool { return d.Failed == nil && d.roomLocked() <= least })
 }
 
 // openGroup opens a group for st, or returns errFull. REQUIRES: t.opening held, not t.mu.

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -64,6 +65,11 @@ func (f *contextFlags) with(ctx context.Context, a *app, key string, readOnly bo
 	if err != nil {
 		return err
 	}
+	defer func() {
+		if !readOnly {
+			err = errors.Join(err, sp.Close(context.WithoutCancel(ctx)))
+		}
+	}()
 	c, err := sp.OpenContext(ctx, scope, last)
 	if err != nil {
 		return err
@@ -71,11 +77,6 @@ func (f *contextFlags) with(ctx context.Context, a *app, key string, readOnly bo
 	if n := c.Info().Layers; f.layer < -1 || f.layer >= n {
 		return skep.Invalidf("context", "--layer", f.layer, fmt.Sprintf("-1 to %d", n-1))
 	}
-	defer func() {
-		if !readOnly {
-			err = errors.Join(err, sp.Close(context.WithoutCancel(ctx)))
-		}
-	}()
 	return do(c)
 }
 
@@ -118,16 +119,16 @@ on where it was when it is run again. Takes the store's lock.`}
 			}
 			return nil
 		})
-		if err != nil {
+		if err != nil && len(res.Layers) == 0 {
 			return err
 		}
-		return a.Print(res, func(w io.Writer) {
+		return cmp.Or(err, a.Print(res, func(w io.Writer) { // of one that was interrupted, what it came to
 			rows := [][]string{command.Row("layer", "kept", "µs a step before", "after", "steps judged", "records written", "resumed", "reason")}
 			for _, l := range res.Layers {
 				rows = append(rows, command.Row(l.Layer, l.Kept, l.Before*1e6, l.After*1e6, l.Judged, l.Moved, l.Resumed, l.Reason))
 			}
 			command.Table(w, rows...)
-		})
+		}))
 	}
 	return cmd
 }

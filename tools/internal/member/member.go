@@ -12,6 +12,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"time"
 
@@ -243,8 +244,10 @@ func finish(store string, n clustermap.Node, m *clustermap.Map, has string) erro
 
 // settings are what a cluster is founded with, beside its first node's name and addresses.
 func settings(m *clustermap.Map) string {
-	return fmt.Sprintf("group %d, replicas %d, weight %d, down after %d s", cmp.Or(m.Group, clustermap.DefaultGroup),
-		max(m.Replicas, 1), max(m.Nodes[0].Weight, 1), m.Silence.After)
+	n := m.Nodes[0]
+	return fmt.Sprintf("group %d, replicas %d, weight %d, down after %d s, RESP at %q, domain %q",
+		cmp.Or(m.Group, clustermap.DefaultGroup), max(m.Replicas, 1), max(n.Weight, 1), m.Silence.After, n.RESP,
+		strings.Join(n.Domain, "/"))
 }
 
 // Found makes a cluster of one node, whose store is to be in a directory. m has that node alone. It gives the map that

@@ -49,8 +49,10 @@ func TestFound(t *testing.T) {
 	require.ErrorIs(t, err, skep.Conflict)
 	for what, change := range map[string]func(*clustermap.Map){
 		"group 4": func(m *clustermap.Map) { m.Group = 4 }, "replicas 2": func(m *clustermap.Map) { m.Replicas = 2 },
-		"weight 3":   func(m *clustermap.Map) { m.Nodes[0].Weight = 3 },
-		"after 60 s": func(m *clustermap.Map) { m.Silence.After = 60 },
+		"weight 3":        func(m *clustermap.Map) { m.Nodes[0].Weight = 3 },
+		"after 60 s":      func(m *clustermap.Map) { m.Silence.After = 60 },
+		`"10.0.0.9:6379"`: func(m *clustermap.Map) { m.Nodes[0].RESP = "10.0.0.9:6379" },
+		`"west/r1"`:       func(m *clustermap.Map) { m.Nodes[0].Domain = []string{"west", "r1"} },
 	} {
 		with := mapOf("a")
 		change(with)

@@ -93,7 +93,7 @@ func (a *Ask) validate() error {
 		from, to float64
 		limit    string
 	}{
-		{"--prompts", a.Prompts, 1e-6, 1e9, "more than 0"},
+		{"--prompts", a.Prompts, 1e-6, 1e9, "0.000001 to 1e9"},
 		{"--prompt-tokens", a.PromptTokens, 1, 1e9, "1 to 1e9"},
 		{"--repeat", a.Repeat, 0, 1, "0 to 1"},
 		{"--keep", a.Keep, 1, 1e10, "1s or more"},
