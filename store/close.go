@@ -52,6 +52,7 @@ func (s *Store) close() error {
 	}
 	s.restores.Stop()
 	if orderly() {
+		s.logs.Settle(ctx) // what workers held until now
 		// What was verified and flushed need not be verified again: the cleaner may have
 		// moved blocks since the mark was taken.
 		note(s.space.FlushAll(ctx))

@@ -102,9 +102,20 @@ func TestARebuildWithoutADriveHasDeletionsLoggedAgain(t *testing.T) {
 // the store is in use, and its group is cleaned: the deletion is said again, since other logs say what it was.
 func TestADeletionThatOnlyLostDrivesSaid(t *testing.T) {
 	t.Parallel()
+	for _, held := range []bool{false, true} {
+		t.Run(sprintf("first group held: %v", held), func(t *testing.T) {
+			t.Parallel()
+			deletionOnLostDrives(t, held)
+		})
+	}
+}
+
+// deletionOnLostDrives is TestADeletionThatOnlyLostDrivesSaid; held: who moves blocks has the group that says what was
+// deleted, until the store closes.
+func deletionOnLostDrives(t *testing.T, held bool) {
 	ctx := testContext(t)
 	o := small(tempRoot(t, "store"))
-	o.CacheBytes, o.Degraded, o.NoRebalance = -1, DegradedAlways, true
+	o.CacheBytes, o.Degraded, o.NoRebalance, o.Logger = -1, DegradedAlways, true, testLog(t)
 	s, err := Open(ctx, o)
 	require.NoError(t, err)
 	stays, keys := openSpace(t, s, "stays", skep.Durable, 2, true), chainKeys(1, 20)
@@ -131,6 +142,13 @@ func TestADeletionThatOnlyLostDrivesSaid(t *testing.T) {
 	eventually(t, "the group whose log cannot be read is cleaned", func() bool {
 		return s.space.Find(w.Num) == nil || s.cleaner.Clean(ctx, w, false) == nil
 	})
+	if g := s.space.Groups()[0]; held {
+		eventually(t, "nobody else has it", func() bool { return s.space.Claim(g, space.Claim{By: space.Mover}) })
+		s.background.Go(func() {
+			<-s.ctx.Done()
+			s.space.Release(g)
+		})
+	}
 	require.NoError(t, s.Close())
 	rebuildWithout(t, o, 2, 3)
 	requireEnded(t, o, stays, keys)
