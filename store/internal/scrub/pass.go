@@ -3,6 +3,8 @@ package scrub
 import (
 	"context"
 	"errors"
+	"maps"
+	"slices"
 	"strconv"
 	"time"
 
@@ -55,7 +57,7 @@ func (s *Scrubber) begin(o Options, pace *limits.Pace, work *observe.Work) *pass
 	return &pass{s: s, o: o, v: *s.Verifier(), rep: report.Scrub{DryRun: o.DryRun, Faults: []report.Fault{}},
 		start:     time.Now(),
 		instances: map[uint32]bool{}, seals: map[segment.Sealing]bool{}, salts: map[namespaces.SaltTag]bool{},
-		entries: map[uint64]int{}, budget: pace, work: work}
+		entries: map[uint64]int{}, settled: map[uint32]bool{}, budget: pace, work: work}
 }
 
 // pass is one run.
@@ -69,13 +71,17 @@ type pass struct {
 	start  time.Time
 	told   int64 // bytes that work knows of
 	spent  int64 // and that the budget does
-	// What the logs say of names; blind: one could not be read.
+	// What there was when the pass began: by the catalog keys in use, namespaces, purged salts with their epochs.
+	keys   []catalog.Sealing
+	spaces []*namespaces.Namespace
+	purged map[namespaces.SaltTag]uint64
+	// What the logs say of these; blind: one could not be read.
 	instances map[uint32]bool
 	seals     map[segment.Sealing]bool
-	keys      []catalog.Sealing // in use, as the catalog says, when the pass began
 	salts     map[namespaces.SaltTag]bool
 	blind     bool
-	entries   map[uint64]int // that are no blocks: how many there are, by hash
+	settled   map[uint32]bool // groups that nobody writes to any more and whose logs were read
+	entries   map[uint64]int  // that are no blocks: how many there are, by hash
 	singles   []single
 }
 
@@ -99,6 +105,7 @@ func (sc *pass) run(ctx context.Context) (err error) {
 	if sc.keys, err = s.Catalog.Sealings(ctx); err != nil {
 		return err
 	}
+	sc.spaces, sc.purged = slices.Collect(s.Names.All()), maps.Collect(s.Names.PurgedSalts())
 	for _, d := range s.Space.Drives() {
 		sc.superblocks(ctx, d)
 	}
@@ -164,7 +171,12 @@ func (sc *pass) group(ctx context.Context, g *space.Group) error {
 	if err != nil {
 		return err
 	}
-	logged, logOK := sc.logs(ctx, g)
+	var logged map[segment.RecordID]int
+	logOK := s.Space.IsQuiet(g)
+	if logOK { // the others are read last
+		sc.settled[g.Num] = true
+		logged, logOK = sc.logs(ctx, g, true)
+	}
 	sc.blocks(ctx, g, rows, func(r *Block, state State) {
 		sc.note(g, &r.Record, state)
 		if n := logged[r.Record.ID()]; state == Sound && logOK && n < s.logsWanted(g, &r.Record) {
@@ -213,11 +225,10 @@ func (s *Scrubber) logsWanted(g *space.Group, rec *segment.Record) int {
 	return max(1, min(copies, len(g.Drives)))
 }
 
-// logs gives in how many of a sealed group's logs each record is. Not ok: the group is being
-// written, or its logs cannot be read.
-func (sc *pass) logs(ctx context.Context, g *space.Group) (map[segment.RecordID]int, bool) {
+// logs gives in how many of a group's logs each record is, and notes the other entries; quiet: nobody writes them any
+// more. Not ok: they cannot be read.
+func (sc *pass) logs(ctx context.Context, g *space.Group, quiet bool) (map[segment.RecordID]int, bool) {
 	s := sc.s
-	quiet := s.Space.IsQuiet(g)
 	found := map[segment.RecordID]int{}
 	others := map[string]int{} // entries that are no blocks: how often each is there
 	err := s.Space.ScanGroupLogs(ctx, g, func(_ *segment.Append, e segment.Entry) error {
@@ -248,7 +259,26 @@ func (sc *pass) logs(ctx context.Context, g *space.Group) (map[segment.RecordID]
 			sc.singles = append(sc.singles, single{g, h, []byte(entry)})
 		}
 	}
-	return found, quiet
+	return found, true
+}
+
+// logsLeft reads the logs of groups that were being written when their turn came, or are newer than the pass: what a
+// group said that was cleaned before its turn was carried on to these. False: one of them is gone, too, and what it
+// said may be anywhere.
+func (sc *pass) logsLeft(ctx context.Context) bool {
+	s := sc.s
+	for _, num := range s.Space.Numbers(0) {
+		if sc.settled[num] {
+			continue
+		}
+		g := s.Space.Pin(num)
+		if g == nil {
+			return false
+		}
+		sc.logs(ctx, g, s.Space.IsQuiet(g))
+		s.Space.Unpin(g)
+	}
+	return true
 }
 
 // name notes that the devices know a namespace, a salt or a key in use.
@@ -269,29 +299,31 @@ func (sc *pass) name(e segment.Entry) {
 	}
 }
 
-// names writes again what the devices do not know of namespaces, salts and keys in use.
+// names writes again what the devices do not know of namespaces, salts and keys that were in use when the pass began,
+// and are.
 func (sc *pass) names(ctx context.Context) {
-	if sc.blind {
+	if !sc.logsLeft(ctx) || sc.blind {
 		return // a log that could not be read may have it
 	}
 	n := sc.s.Names
 	for _, e := range sc.singles {
-		if sc.entries[e.hash] < namespaces.LeastDrives { // else an earlier scrub has written it again
+		// Else an earlier scrub has written it again, or the cleaner since.
+		if sc.entries[e.hash] < namespaces.LeastDrives && sc.s.Space.Find(e.g.Num) != nil {
 			sc.relogEntry(ctx, e.g, e.entry, "an entry of the log is on one drive only")
 		}
 	}
 	var missing []*segment.LogWriter
-	for ns := range n.All() {
+	for _, ns := range sc.spaces {
 		var w segment.LogWriter
 		if !sc.instances[ns.Instance] && w.Namespace(ns.Entry(sc.s.Root.Next())) == nil {
 			missing = append(missing, &w)
 		}
 	}
-	for k, epoch := range n.PurgedSalts() {
+	for k, epoch := range sc.purged {
 		var w segment.LogWriter
 		p := segment.Purge{Seq: epoch, Covers: epoch, Instance: k.Instance, Salted: true,
 			SaltTag: segment.SaltTag(k.Tag)}
-		if !sc.salts[k] && n.Of(k.Instance) != nil && w.Purge(&p) == nil {
+		if !sc.salts[k] && n.Of(k.Instance) != nil && n.EpochOf(k) == epoch && w.Purge(&p) == nil {
 			missing = append(missing, &w)
 		}
 	}
