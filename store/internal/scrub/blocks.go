@@ -62,6 +62,9 @@ func (sc *pass) blocks(ctx context.Context, g *space.Group, rows []Block, found 
 	take := func() {
 		a := <-answers
 		away--
+		if a.state != Ended {
+			sc.rep.Blocks++
+		}
 		sc.v.read += a.read
 		found(a.row, a.state)
 		sc.pace(ctx)
@@ -74,7 +77,6 @@ func (sc *pass) blocks(ctx context.Context, g *space.Group, rows []Block, found 
 			break
 		}
 		if r := &rows[i]; sc.stillThere(r) {
-			sc.rep.Blocks++
 			away++
 			next <- r
 		}

@@ -121,7 +121,7 @@ func (sc *pass) run(ctx context.Context) (err error) {
 		}
 		err := sc.group(ctx, g)
 		s.Space.Unpin(g)
-		if err != nil {
+		if err != nil || ctx.Err() != nil {
 			return err
 		}
 		sc.rep.Groups++
@@ -248,8 +248,9 @@ func (sc *pass) logs(ctx context.Context, g *space.Group, quiet bool) (map[segme
 		return nil
 	})
 	if err != nil {
-		sc.blind = true
-		sc.stays(report.Fault{Group: int(g.Num), What: "log", Problem: err.Error(), Do: "look at the drive"})
+		if sc.blind = true; ctx.Err() == nil {
+			sc.stays(report.Fault{Group: int(g.Num), What: "log", Problem: err.Error(), Do: "look at the drive"})
+		}
 		return nil, false
 	}
 	for entry, n := range others {
@@ -471,9 +472,12 @@ func (sc *pass) superblocks(ctx context.Context, d *space.Drive) {
 		return
 	}
 	s := sc.s
-	ctx, cancel := context.WithTimeout(ctx, 2*s.Timeout) // to read, and to write
+	within, cancel := context.WithTimeout(ctx, 2*s.Timeout) // to read, and to write
 	defer cancel()
-	both, err := segio.ReadSuperblocks(ctx, "scrub", d.Dev, d.Path)
+	both, err := segio.ReadSuperblocks(within, "scrub", d.Dev, d.Path)
+	if err != nil && ctx.Err() != nil {
+		return
+	}
 	if err != nil {
 		sc.stays(report.Fault{Device: d.Path, What: "superblock", Problem: err.Error(), Do: "look at the drive"})
 		return
@@ -495,7 +499,7 @@ func (sc *pass) superblocks(ctx context.Context, d *space.Drive) {
 			Do: "scrub without --dry-run: it is written again"}
 		if !sc.o.DryRun {
 			f.Do = "nothing: it was written again"
-			if err := segio.WriteSuperblock(ctx, s.Space.Durably(d), &good, i); err != nil {
+			if err := segio.WriteSuperblock(within, s.Space.Durably(d), &good, i); err != nil {
 				sc.rep.Unmended++
 				f.Do = "look at the drive: it could not be written: " + err.Error()
 			}

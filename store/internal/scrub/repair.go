@@ -77,6 +77,7 @@ const (
 	Lost           // no copy has the right bytes: it is forgotten
 	Unread         // a drive did not answer: nothing is known
 	Moved          // it is not there any more
+	Ended          // ctx has, before anything was known
 )
 
 // Verifier reads blocks whole, every copy of them.
@@ -138,6 +139,8 @@ func (v *Verifier) Block(ctx context.Context, g *space.Group, b *Block, mend boo
 		case err == nil:
 		case skep.KindOf(err) == skep.Damaged:
 			bad++
+		case ctx.Err() != nil:
+			return Ended
 		default:
 			unread++
 		}
@@ -165,6 +168,9 @@ func (v *Verifier) Block(ctx context.Context, g *space.Group, b *Block, mend boo
 		v.buf = nil
 	}
 	v.read += int64(n)
+	if err != nil && ctx.Err() != nil {
+		return Ended
+	}
 	gone := skep.KindOf(err) == skep.Damaged
 	if skep.KindOf(err) == skep.DeviceFailed && rec.Flags&segment.RecordDurable == 0 {
 		gone = true // a Cache block that is found and cannot be read hinders who would put it again
