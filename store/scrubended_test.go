@@ -54,3 +54,33 @@ func TestACancelledScrubBlamesNoDrive(t *testing.T) {
 		})
 	}
 }
+
+// A scrub does not read what is left of the store as fast as it can while Close runs, which ends its waits: it ends.
+func TestAScrubEndsWhenTheStoreCloses(t *testing.T) {
+	t.Parallel()
+	const blocks = 64
+	ctx := testContext(t)
+	s, r, _ := openRig(t, func(o *Options) { unjudged(o); o.OpTimeout = hangs })
+	sc := openSpace(t, s, "n", skep.Durable, 1, true)
+	requireOutcome(t, skep.Committed, putRun(t, s, sc, chainKeys(1, blocks), 4<<10))
+	r.faults[0].Hold(device.Read)
+	var rep ScrubReport
+	var err error
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		rep, err = s.Scrub(ctx, ScrubOptions{Rate: 1})
+	}()
+	require.NoError(t, r.faults[0].WaitHeld(ctx, 1))
+	r.faults[1].Hold(device.Flush) // Close does not get to where it ends what is left
+	closed := make(chan error, 1)
+	go func() { closed <- s.Close() }()
+	<-s.closing
+	r.faults[0].Release()
+	<-ended
+	r.faults[1].Release()
+	require.NoError(t, <-closed)
+	requireKind(t, skep.Deadline, err)
+	require.Less(t, rep.Blocks, int64(blocks))
+	require.True(t, rep.Sound(), "%+v", rep)
+}

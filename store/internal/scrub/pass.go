@@ -10,6 +10,7 @@ import (
 
 	"github.com/zeebo/xxh3"
 
+	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/layout"
 	"github.com/skepkv/skep/store/catalog"
 	"github.com/skepkv/skep/store/device"
@@ -34,8 +35,13 @@ type Options struct {
 // found until ctx ended is in the report.
 func (s *Scrubber) run(ctx context.Context, o Options, pace *limits.Pace, work *observe.Work) (report.Scrub, error) {
 	sc := s.begin(o, pace, work)
+	ctx, sc.stop = context.WithCancel(ctx)
+	defer sc.stop()
 	err := sc.run(ctx)
 	sc.tally()
+	if err == nil && ctx.Err() != nil {
+		err = &skep.Error{Op: "scrub", Kind: skep.Deadline, Err: context.Cause(ctx)}
+	}
 	return sc.rep, err
 }
 
@@ -68,6 +74,7 @@ type pass struct {
 	rep    report.Scrub
 	budget *limits.Pace
 	work   *observe.Work
+	stop   context.CancelFunc
 	start  time.Time
 	told   int64 // bytes that work knows of
 	spent  int64 // and that the budget does
@@ -138,18 +145,24 @@ func (sc *pass) run(ctx context.Context) (err error) {
 // restores to end.
 const yieldFor = 20 * time.Millisecond
 
-// pace waits as the rate says, or where there is none for a while if restores read.
+// pace waits as the rate says, or where there is none for a while if restores read. Once the store closes nothing waits
+// any more: the pass ends.
 func (sc *pass) pace(ctx context.Context) {
 	sc.work.Add(sc.v.read - sc.told)
 	sc.told = sc.v.read
 	for end := time.Now().Add(yieldFor); sc.givesWay() && time.Now().Before(end); {
-		if err := sc.budget.Sleep(ctx, time.Millisecond); err != nil {
-			return // ctx, or Close
+		if sc.budget.Sleep(ctx, time.Millisecond) != nil {
+			break
 		}
 	}
 	if n := sc.v.read - sc.spent; n >= sc.budget.Piece() {
 		sc.spent += n
-		_ = sc.budget.Take(ctx, n) // ctx, or Close
+		_ = sc.budget.Take(ctx, n)
+	}
+	select {
+	case <-sc.s.Closing:
+		sc.stop()
+	default:
 	}
 }
 
