@@ -90,8 +90,7 @@ func (sc *pass) blocks(ctx context.Context, g *space.Group, rows []Block, found 
 
 // stillThere says whether a block was not moved or dropped since its row was read.
 func (sc *pass) stillThere(r *Block) bool {
-	e, ok := sc.s.Index.Resolve(r.FP)
-	return ok && e.Location == r.At.Pack() && !sc.s.Names.Dead(r.Record.Instance, namespaces.Tag(r.Record.SaltTag))
+	return sc.s.lies(r.FP, r.At) && !sc.s.Names.Dead(r.Record.Instance, namespaces.Tag(r.Record.SaltTag))
 }
 
 // givesWay says whether restores read while the scrub was given no rate.

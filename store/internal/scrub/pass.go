@@ -392,8 +392,10 @@ const RecordMissing = "the block's record is missing: a rebuild would lose it"
 
 // relog writes a block again whose record is in no log, or in fewer than it should be.
 func (sc *pass) relog(ctx context.Context, g *space.Group, r *Block, logs int) {
+	if !sc.stillThere(r) {
+		return
+	}
 	s, rec := sc.s, &r.Record
-	sc.rep.LogsMended++
 	f := report.Fault{Group: int(g.Num), Key: rec.Key.String(), What: "log", Problem: RecordMissing,
 		Do: "scrub without --dry-run: it is written again"}
 	if logs > 0 {
@@ -406,7 +408,7 @@ func (sc *pass) relog(ctx context.Context, g *space.Group, r *Block, logs int) {
 		if len(sc.v.buf) < n {
 			sc.v.buf = device.AlignedBuffer(n)
 		}
-		var err error
+		err := error(ErrMoved)
 		if ns != nil {
 			var got []byte
 			got, err = s.Space.ReadVerified(ctx, g, ns.Info.Shape, rec, sc.v.buf[:n])
@@ -426,6 +428,7 @@ func (sc *pass) relog(ctx context.Context, g *space.Group, r *Block, logs int) {
 			f.Do = "scrub again: it could not be written: " + err.Error()
 		}
 	}
+	sc.rep.LogsMended++
 	sc.rep.Fault(f)
 }
 
