@@ -357,13 +357,25 @@ func (sc *pass) names(ctx context.Context) {
 // only says whether it is.
 func (s *Scrubber) LogAgain(ctx context.Context, entry []byte, dryRun bool) (needed bool, err error) {
 	defer s.Entering.Begin()()
-	if !s.Names.Needed(entry) {
+	if !s.Names.Needed(entry) || s.outlived(entry) {
 		return false, nil
 	}
 	if !dryRun {
 		err = s.Host.LogEntries(ctx, entry)
 	}
 	return true, err
+}
+
+// outlived says of a tombstone that nothing is left which it covers: its scope was purged, or all groups are newer.
+func (s *Scrubber) outlived(entry []byte) bool {
+	for e := range segment.Entries(entry) {
+		t, err := segment.DecodeTombstone(e.Body)
+		if e.Kind != segment.KindTombstone || err != nil || max(t.Seq, t.Covers) >= s.Space.OldestBeside(nil) &&
+			!s.Names.Dead(t.Instance, namespaces.Tag(t.SaltTag)) {
+			return false
+		}
+	}
+	return true
 }
 
 // relogEntry writes an entry of g, or of nowhere, again that is no block.
