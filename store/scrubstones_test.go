@@ -19,7 +19,8 @@ func TestOldTombstonesAreNotWrittenAgain(t *testing.T) {
 	defer func() { require.NoError(t, s.Close()) }()
 	ns, tag, err := s.names.Resolve("test", sc)
 	require.NoError(t, err)
-	stone := segment.Tombstone{Seq: s.root.Next(), Covers: 1, Instance: ns.Instance, SaltTag: segment.SaltTag(tag), Key: keys[0]}
+	stone := segment.Tombstone{Seq: s.root.Next(), Covers: 1, Instance: ns.Instance, SaltTag: segment.SaltTag(tag),
+		Key: keys[0]}
 	needed := func(stone segment.Tombstone) bool {
 		needed, err := s.mends.LogAgain(ctx, entriesOf(t, stone), true)
 		require.NoError(t, err)
