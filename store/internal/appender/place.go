@@ -42,6 +42,9 @@ func needsOf(ns *namespaces.Namespace, blocks []*Block) *space.Needs {
 		if bytes += in.Size; i == MaxBlocks || i > 0 && bytes > MaxBytes {
 			break
 		}
+		if in.Replaces != nil {
+			n.Logs = namespaces.LeastDrives // its tombstone is a deletion, which outlives a drive
+		}
 		n.Blocks = append(n.Blocks, in.need(n.Copies))
 	}
 	return n

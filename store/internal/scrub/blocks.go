@@ -62,6 +62,9 @@ func (sc *pass) blocks(ctx context.Context, g *space.Group, rows []Block, found 
 	take := func() {
 		a := <-answers
 		away--
+		if a.state != Ended {
+			sc.rep.Blocks++
+		}
 		sc.v.read += a.read
 		found(a.row, a.state)
 		sc.pace(ctx)
@@ -74,7 +77,6 @@ func (sc *pass) blocks(ctx context.Context, g *space.Group, rows []Block, found 
 			break
 		}
 		if r := &rows[i]; sc.stillThere(r) {
-			sc.rep.Blocks++
 			away++
 			next <- r
 		}
@@ -88,8 +90,7 @@ func (sc *pass) blocks(ctx context.Context, g *space.Group, rows []Block, found 
 
 // stillThere says whether a block was not moved or dropped since its row was read.
 func (sc *pass) stillThere(r *Block) bool {
-	e, ok := sc.s.Index.Resolve(r.FP)
-	return ok && e.Location == r.At.Pack() && !sc.s.Names.Dead(r.Record.Instance, namespaces.Tag(r.Record.SaltTag))
+	return sc.s.lies(r.FP, r.At) && !sc.s.Names.Dead(r.Record.Instance, namespaces.Tag(r.Record.SaltTag))
 }
 
 // givesWay says whether restores read while the scrub was given no rate.

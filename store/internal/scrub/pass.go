@@ -3,11 +3,14 @@ package scrub
 import (
 	"context"
 	"errors"
+	"maps"
+	"slices"
 	"strconv"
 	"time"
 
 	"github.com/zeebo/xxh3"
 
+	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/layout"
 	"github.com/skepkv/skep/store/catalog"
 	"github.com/skepkv/skep/store/device"
@@ -32,8 +35,13 @@ type Options struct {
 // found until ctx ended is in the report.
 func (s *Scrubber) run(ctx context.Context, o Options, pace *limits.Pace, work *observe.Work) (report.Scrub, error) {
 	sc := s.begin(o, pace, work)
+	ctx, sc.stop = context.WithCancel(ctx)
+	defer sc.stop()
 	err := sc.run(ctx)
 	sc.tally()
+	if err == nil && ctx.Err() != nil {
+		err = &skep.Error{Op: "scrub", Kind: skep.Deadline, Err: context.Cause(ctx)}
+	}
 	return sc.rep, err
 }
 
@@ -55,7 +63,7 @@ func (s *Scrubber) begin(o Options, pace *limits.Pace, work *observe.Work) *pass
 	return &pass{s: s, o: o, v: *s.Verifier(), rep: report.Scrub{DryRun: o.DryRun, Faults: []report.Fault{}},
 		start:     time.Now(),
 		instances: map[uint32]bool{}, seals: map[segment.Sealing]bool{}, salts: map[namespaces.SaltTag]bool{},
-		entries: map[uint64]int{}, budget: pace, work: work}
+		entries: map[uint64]int{}, settled: map[uint32]bool{}, budget: pace, work: work}
 }
 
 // pass is one run.
@@ -66,16 +74,21 @@ type pass struct {
 	rep    report.Scrub
 	budget *limits.Pace
 	work   *observe.Work
+	stop   context.CancelFunc
 	start  time.Time
 	told   int64 // bytes that work knows of
 	spent  int64 // and that the budget does
-	// What the logs say of names; blind: one could not be read.
+	// What there was when the pass began: by the catalog keys in use, namespaces, purged salts with their epochs.
+	keys   []catalog.Sealing
+	spaces []*namespaces.Namespace
+	purged map[namespaces.SaltTag]uint64
+	// What the logs say of these; blind: one could not be read.
 	instances map[uint32]bool
 	seals     map[segment.Sealing]bool
-	keys      []catalog.Sealing // in use, as the catalog says, when the pass began
 	salts     map[namespaces.SaltTag]bool
 	blind     bool
-	entries   map[uint64]int // that are no blocks: how many there are, by hash
+	settled   map[uint32]bool // groups that nobody writes to any more and whose logs were read
+	entries   map[uint64]int  // that are no blocks: how many there are, by hash
 	singles   []single
 }
 
@@ -99,6 +112,7 @@ func (sc *pass) run(ctx context.Context) (err error) {
 	if sc.keys, err = s.Catalog.Sealings(ctx); err != nil {
 		return err
 	}
+	sc.spaces, sc.purged = slices.Collect(s.Names.All()), maps.Collect(s.Names.PurgedSalts())
 	for _, d := range s.Space.Drives() {
 		sc.superblocks(ctx, d)
 	}
@@ -114,7 +128,7 @@ func (sc *pass) run(ctx context.Context) (err error) {
 		}
 		err := sc.group(ctx, g)
 		s.Space.Unpin(g)
-		if err != nil {
+		if err != nil || ctx.Err() != nil {
 			return err
 		}
 		sc.rep.Groups++
@@ -131,18 +145,24 @@ func (sc *pass) run(ctx context.Context) (err error) {
 // restores to end.
 const yieldFor = 20 * time.Millisecond
 
-// pace waits as the rate says, or where there is none for a while if restores read.
+// pace waits as the rate says, or where there is none for a while if restores read. Once the store closes nothing waits
+// any more: the pass ends.
 func (sc *pass) pace(ctx context.Context) {
 	sc.work.Add(sc.v.read - sc.told)
 	sc.told = sc.v.read
 	for end := time.Now().Add(yieldFor); sc.givesWay() && time.Now().Before(end); {
-		if err := sc.budget.Sleep(ctx, time.Millisecond); err != nil {
-			return // ctx, or Close
+		if sc.budget.Sleep(ctx, time.Millisecond) != nil {
+			break
 		}
 	}
 	if n := sc.v.read - sc.spent; n >= sc.budget.Piece() {
 		sc.spent += n
-		_ = sc.budget.Take(ctx, n) // ctx, or Close
+		_ = sc.budget.Take(ctx, n)
+	}
+	select {
+	case <-sc.s.Closing:
+		sc.stop()
+	default:
 	}
 }
 
@@ -164,7 +184,12 @@ func (sc *pass) group(ctx context.Context, g *space.Group) error {
 	if err != nil {
 		return err
 	}
-	logged, logOK := sc.logs(ctx, g)
+	var logged map[segment.RecordID]int
+	logOK := s.Space.IsQuiet(g)
+	if logOK { // the others are read last
+		sc.settled[g.Num] = true
+		logged, logOK = sc.logs(ctx, g, true)
+	}
 	sc.blocks(ctx, g, rows, func(r *Block, state State) {
 		sc.note(g, &r.Record, state)
 		if n := logged[r.Record.ID()]; state == Sound && logOK && n < s.logsWanted(g, &r.Record) {
@@ -213,11 +238,10 @@ func (s *Scrubber) logsWanted(g *space.Group, rec *segment.Record) int {
 	return max(1, min(copies, len(g.Drives)))
 }
 
-// logs gives in how many of a sealed group's logs each record is. Not ok: the group is being
-// written, or its logs cannot be read.
-func (sc *pass) logs(ctx context.Context, g *space.Group) (map[segment.RecordID]int, bool) {
+// logs gives in how many of a group's logs each record is, and notes the other entries; quiet: nobody writes them any
+// more. Not ok: they cannot be read.
+func (sc *pass) logs(ctx context.Context, g *space.Group, quiet bool) (map[segment.RecordID]int, bool) {
 	s := sc.s
-	quiet := s.Space.IsQuiet(g)
 	found := map[segment.RecordID]int{}
 	others := map[string]int{} // entries that are no blocks: how often each is there
 	err := s.Space.ScanGroupLogs(ctx, g, func(_ *segment.Append, e segment.Entry) error {
@@ -237,8 +261,9 @@ func (sc *pass) logs(ctx context.Context, g *space.Group) (map[segment.RecordID]
 		return nil
 	})
 	if err != nil {
-		sc.blind = true
-		sc.stays(report.Fault{Group: int(g.Num), What: "log", Problem: err.Error(), Do: "look at the drive"})
+		if sc.blind = true; ctx.Err() == nil {
+			sc.stays(report.Fault{Group: int(g.Num), What: "log", Problem: err.Error(), Do: "look at the drive"})
+		}
 		return nil, false
 	}
 	for entry, n := range others {
@@ -248,7 +273,26 @@ func (sc *pass) logs(ctx context.Context, g *space.Group) (map[segment.RecordID]
 			sc.singles = append(sc.singles, single{g, h, []byte(entry)})
 		}
 	}
-	return found, quiet
+	return found, true
+}
+
+// logsLeft reads the logs of groups that were being written when their turn came, or are newer than the pass: what a
+// group said that was cleaned before its turn was carried on to these. False: one of them is gone, too, and what it
+// said may be anywhere.
+func (sc *pass) logsLeft(ctx context.Context) bool {
+	s := sc.s
+	for _, num := range s.Space.Numbers(0) {
+		if sc.settled[num] {
+			continue
+		}
+		g := s.Space.Pin(num)
+		if g == nil {
+			return false
+		}
+		sc.logs(ctx, g, s.Space.IsQuiet(g))
+		s.Space.Unpin(g)
+	}
+	return true
 }
 
 // name notes that the devices know a namespace, a salt or a key in use.
@@ -269,29 +313,31 @@ func (sc *pass) name(e segment.Entry) {
 	}
 }
 
-// names writes again what the devices do not know of namespaces, salts and keys in use.
+// names writes again what the devices do not know of namespaces, salts and keys that were in use when the pass began,
+// and are.
 func (sc *pass) names(ctx context.Context) {
-	if sc.blind {
+	if !sc.logsLeft(ctx) || sc.blind {
 		return // a log that could not be read may have it
 	}
 	n := sc.s.Names
 	for _, e := range sc.singles {
-		if sc.entries[e.hash] < namespaces.LeastDrives { // else an earlier scrub has written it again
+		// Else an earlier scrub has written it again, or the cleaner since.
+		if sc.entries[e.hash] < namespaces.LeastDrives && sc.s.Space.Find(e.g.Num) != nil {
 			sc.relogEntry(ctx, e.g, e.entry, "an entry of the log is on one drive only")
 		}
 	}
 	var missing []*segment.LogWriter
-	for ns := range n.All() {
+	for _, ns := range sc.spaces {
 		var w segment.LogWriter
 		if !sc.instances[ns.Instance] && w.Namespace(ns.Entry(sc.s.Root.Next())) == nil {
 			missing = append(missing, &w)
 		}
 	}
-	for k, epoch := range n.PurgedSalts() {
+	for k, epoch := range sc.purged {
 		var w segment.LogWriter
 		p := segment.Purge{Seq: epoch, Covers: epoch, Instance: k.Instance, Salted: true,
 			SaltTag: segment.SaltTag(k.Tag)}
-		if !sc.salts[k] && n.Of(k.Instance) != nil && w.Purge(&p) == nil {
+		if !sc.salts[k] && n.Of(k.Instance) != nil && n.EpochOf(k) == epoch && w.Purge(&p) == nil {
 			missing = append(missing, &w)
 		}
 	}
@@ -311,13 +357,25 @@ func (sc *pass) names(ctx context.Context) {
 // only says whether it is.
 func (s *Scrubber) LogAgain(ctx context.Context, entry []byte, dryRun bool) (needed bool, err error) {
 	defer s.Entering.Begin()()
-	if !s.Names.Needed(entry) {
+	if !s.Names.Needed(entry) || s.outlived(entry) {
 		return false, nil
 	}
 	if !dryRun {
 		err = s.Host.LogEntries(ctx, entry)
 	}
 	return true, err
+}
+
+// outlived says of a tombstone that nothing is left which it covers: its scope was purged, or all groups are newer.
+func (s *Scrubber) outlived(entry []byte) bool {
+	for e := range segment.Entries(entry) {
+		t, err := segment.DecodeTombstone(e.Body)
+		if e.Kind != segment.KindTombstone || err != nil || max(t.Seq, t.Covers) >= s.Space.OldestBeside(nil) &&
+			!s.Names.Dead(t.Instance, namespaces.Tag(t.SaltTag)) {
+			return false
+		}
+	}
+	return true
 }
 
 // relogEntry writes an entry of g, or of nowhere, again that is no block.
@@ -346,8 +404,10 @@ const RecordMissing = "the block's record is missing: a rebuild would lose it"
 
 // relog writes a block again whose record is in no log, or in fewer than it should be.
 func (sc *pass) relog(ctx context.Context, g *space.Group, r *Block, logs int) {
+	if !sc.stillThere(r) {
+		return
+	}
 	s, rec := sc.s, &r.Record
-	sc.rep.LogsMended++
 	f := report.Fault{Group: int(g.Num), Key: rec.Key.String(), What: "log", Problem: RecordMissing,
 		Do: "scrub without --dry-run: it is written again"}
 	if logs > 0 {
@@ -360,7 +420,7 @@ func (sc *pass) relog(ctx context.Context, g *space.Group, r *Block, logs int) {
 		if len(sc.v.buf) < n {
 			sc.v.buf = device.AlignedBuffer(n)
 		}
-		var err error
+		err := error(ErrMoved)
 		if ns != nil {
 			var got []byte
 			got, err = s.Space.ReadVerified(ctx, g, ns.Info.Shape, rec, sc.v.buf[:n])
@@ -380,6 +440,7 @@ func (sc *pass) relog(ctx context.Context, g *space.Group, r *Block, logs int) {
 			f.Do = "scrub again: it could not be written: " + err.Error()
 		}
 	}
+	sc.rep.LogsMended++
 	sc.rep.Fault(f)
 }
 
@@ -439,9 +500,12 @@ func (sc *pass) superblocks(ctx context.Context, d *space.Drive) {
 		return
 	}
 	s := sc.s
-	ctx, cancel := context.WithTimeout(ctx, 2*s.Timeout) // to read, and to write
+	within, cancel := context.WithTimeout(ctx, 2*s.Timeout) // to read, and to write
 	defer cancel()
-	both, err := segio.ReadSuperblocks(ctx, "scrub", d.Dev, d.Path)
+	both, err := segio.ReadSuperblocks(within, "scrub", d.Dev, d.Path)
+	if err != nil && ctx.Err() != nil {
+		return
+	}
 	if err != nil {
 		sc.stays(report.Fault{Device: d.Path, What: "superblock", Problem: err.Error(), Do: "look at the drive"})
 		return
@@ -463,7 +527,7 @@ func (sc *pass) superblocks(ctx context.Context, d *space.Drive) {
 			Do: "scrub without --dry-run: it is written again"}
 		if !sc.o.DryRun {
 			f.Do = "nothing: it was written again"
-			if err := segio.WriteSuperblock(ctx, s.Space.Durably(d), &good, i); err != nil {
+			if err := segio.WriteSuperblock(within, s.Space.Durably(d), &good, i); err != nil {
 				sc.rep.Unmended++
 				f.Do = "look at the drive: it could not be written: " + err.Error()
 			}

@@ -76,8 +76,15 @@ const (
 	Repaired       // the same, and it lies elsewhere now
 	Lost           // no copy has the right bytes: it is forgotten
 	Unread         // a drive did not answer: nothing is known
-	Moved          // it is not there any more
+	Moved          // it is not there any more: elsewhere, or deleted
+	Ended          // ctx has, before anything was known
 )
+
+// lies says whether a block is where it was said to be.
+func (s *Scrubber) lies(fp index.Fingerprint, at layout.Location) bool {
+	e, ok := s.Index.Resolve(fp)
+	return ok && e.Location == at.Pack()
+}
 
 // Verifier reads blocks whole, every copy of them.
 type Verifier struct {
@@ -97,7 +104,7 @@ func (v *Verifier) found(ctx context.Context, fp index.Fingerprint, loc layout.L
 		return Moved
 	}
 	defer s.Space.Unpin(g)
-	if e, ok := s.Index.Resolve(fp); !ok || e.Location != loc.Pack() {
+	if !s.lies(fp, loc) {
 		return Moved
 	}
 	row, err := s.Catalog.Block(ctx, loc, nil)
@@ -138,6 +145,8 @@ func (v *Verifier) Block(ctx context.Context, g *space.Group, b *Block, mend boo
 		case err == nil:
 		case skep.KindOf(err) == skep.Damaged:
 			bad++
+		case ctx.Err() != nil:
+			return Ended
 		default:
 			unread++
 		}
@@ -165,13 +174,20 @@ func (v *Verifier) Block(ctx context.Context, g *space.Group, b *Block, mend boo
 		v.buf = nil
 	}
 	v.read += int64(n)
+	if err != nil && ctx.Err() != nil {
+		return Ended
+	}
 	gone := skep.KindOf(err) == skep.Damaged
 	if skep.KindOf(err) == skep.DeviceFailed && rec.Flags&segment.RecordDurable == 0 {
 		gone = true // a Cache block that is found and cannot be read hinders who would put it again
 	}
 	if gone && mend {
 		// Told when it is gone: whoever takes a snapshot before has the block, and this behind it.
-		s.Host.Damaged(ns, rec, s.Host.Forget(g, b))
+		was := s.Host.Forget(g, b)
+		s.Host.Damaged(ns, rec, was)
+		if !was {
+			return Moved
+		}
 		return Lost
 	}
 	s.Host.Damaged(ns, rec, false)
@@ -193,6 +209,8 @@ func (v *Verifier) Block(ctx context.Context, g *space.Group, b *Block, mend boo
 		return Repaired
 	case !gone:
 		return Unread
+	case !s.lies(b.FP, b.At):
+		return Moved
 	}
 	return Lost
 }

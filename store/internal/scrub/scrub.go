@@ -32,11 +32,7 @@ func (s *Scrubber) Scrub(ctx context.Context, o Options) (report.Scrub, error) {
 	defer stop()
 	work := s.Works.Begin("scrub", s.Space.LiveBytes(s.Space.Groups()))
 	defer work.End()
-	rep, err := s.run(ctx, o, s.Space.Pace(o.Rate), work)
-	if err == nil && ctx.Err() != nil {
-		err = &skep.Error{Op: "scrub", Kind: skep.Deadline, Err: context.Cause(ctx)}
-	}
-	return rep, err
+	return s.run(ctx, o, s.Space.Pace(o.Rate), work)
 }
 
 // pause is the rest between two passes of Always.

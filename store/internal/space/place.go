@@ -43,9 +43,13 @@ func (b *Need) logged() int {
 // Needs is what blocks of a namespace have in common that are placed together.
 type Needs struct {
 	Copies     int
+	Logs       int   // in which the append is to stand, where the group has as many; Copies of them at least
 	LayerBytes int64 // of a layer of a block; 0: it has none
 	Blocks     []Need
 }
+
+// logs is in how many logs of a group of so many drives the append stands.
+func (n *Needs) logs(drives int) int { return max(n.Copies, min(n.Logs, drives)) }
 
 // LogPlace is pages of the log on one drive.
 type LogPlace struct {
@@ -53,13 +57,13 @@ type LogPlace struct {
 	Page   uint32 // lowest of the pages
 }
 
-// Reservation is what an append has in a group: the leading blocks of its needs, and pages in as many logs as there
-// are copies. The group is busy until both ends of it have come: that of its writes, and endAppend.
+// Reservation is what an append has in a group: the leading blocks of its needs, and pages in as many logs as these
+// say. The group is busy until both ends of it have come: that of its writes, and endAppend.
 type Reservation struct {
 	Group    *Group
 	Seq      uint64
 	Blocks   int
-	Logs     []LogPlace // one a copy, on different drives
+	Logs     []LogPlace // on different drives
 	LogPages int        // of each
 }
 
@@ -177,7 +181,7 @@ func (t *Table) Place(g *Group, n *Needs) (r Reservation, fresh bool) {
 			break
 		}
 		length := b.logged()
-		if !t.takeLogLocked(&r, segment.AppendPages(logged+length), n.Copies) {
+		if !t.takeLogLocked(&r, segment.AppendPages(logged+length), n.logs(len(g.Drives))) {
 			f.Rollback(before)
 			break
 		}
@@ -215,7 +219,8 @@ func (t *Table) fitsNoneLocked(g *Group, n *Needs) bool {
 	b.Copies = nil
 	filler.Mark()
 	r := Reservation{Group: &Group{Num: g.Num, Drives: g.Drives, Filler: filler, Logged: make([]int, len(g.Drives))}}
-	return !t.placeBlockLocked(r.Group, n, &b) || !t.takeLogLocked(&r, segment.AppendPages(markEntry+b.logged()), n.Copies)
+	return !t.placeBlockLocked(r.Group, n, &b) ||
+		!t.takeLogLocked(&r, segment.AppendPages(markEntry+b.logged()), n.logs(len(g.Drives)))
 }
 
 // placeBlockLocked takes the cells of one block and its copies. REQUIRES: the table's lock.
