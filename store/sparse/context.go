@@ -236,15 +236,14 @@ func (k *sparseContext) Flush(ctx context.Context) error {
 	return k.s.st.Flush(ctx)
 }
 
-// drop deletes all that is stored of the context. The description says first that it is
+// drop deletes all that is stored of the context. The description says already that it is
 // dropped: the chain may come back before all is gone. What names other blocks goes after them,
 // the description last, so that an interrupted drop can be finished; the chain is gone
 // already, and nothing serves what is left. A Flush, recluster or overflow write under way ends
-// first, and no other begins. REQUIRES: end was called.
+// first, and no other begins. REQUIRES: end and markDropped were called.
 func (k *sparseContext) drop(ctx context.Context) error {
 	k.flushing.Lock()
 	defer k.flushing.Unlock()
-	k.markDropped(ctx)
 	k.mu.Lock()
 	fresh := slices.Collect(maps.Keys(k.tokens))
 	k.mu.Unlock()

@@ -222,6 +222,7 @@ func (s *Sparse) Cluster(ctx context.Context, r *skep.ClusterRequest) (skep.Spar
 		// Without a description nobody could name what was made so far.
 		if text, lost := k.getMeta(late, k.key("context")); text == nil && lost == nil {
 			k.end()
+			k.markDropped(late)
 			_ = k.drop(late) // what it leaves is written over, should the chain be clustered again
 		}
 		return nil, err
@@ -420,20 +421,30 @@ func (s *Sparse) bury(ctx context.Context, c *sparseContext) error {
 }
 
 // buryClaimed deletes what is stored of a context without a chain, and refuses its further
-// calls. One that was never open is read as far as it can be: what is damaged cannot name its
-// blocks. REQUIRES: the place is claimed.
+// calls. The description says so before anything else can fail. Of one that was never open is read what names blocks, as
+// far as it can be: what is damaged cannot name its own. REQUIRES: the place is claimed.
 func (s *Sparse) buryClaimed(ctx context.Context, c *sparseContext) error {
 	s.mu.Lock()
 	if s.open[c.place] == c {
 		delete(s.open, c.place)
 	}
 	s.mu.Unlock()
+	c.end()
+	c.markDropped(ctx)
 	if slices.ContainsFunc(c.layers, func(y *layer) bool { return y.arranged() == nil }) { // an open got as far as that
 		for l, y := range c.layers {
 			if y.arranged() != nil {
 				continue
 			}
-			if err := c.load(ctx, l); err != nil && !errors.Is(err, skep.Damaged) && !errors.Is(err, errNoArrangement) {
+			a, err := y.stored(ctx)
+			if err == nil {
+				err = a.settle(c, l)
+			}
+			if err == nil {
+				y.mu.Lock()
+				y.mu.arrangement = a
+				y.mu.Unlock()
+			} else if !errors.Is(err, skep.Damaged) && !errors.Is(err, errNoArrangement) {
 				return err
 			}
 		}
@@ -441,7 +452,6 @@ func (s *Sparse) buryClaimed(ctx context.Context, c *sparseContext) error {
 			return err
 		}
 	}
-	c.end()
 	return c.drop(ctx)
 }
 
