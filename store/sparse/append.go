@@ -39,8 +39,10 @@ func (k *sparseContext) Append(ctx context.Context, layers [][]byte) (uint32, er
 		return 0, err
 	}
 	// Tokens get their numbers one at a time: no number is left out after a crash.
-	k.appending.Lock()
-	defer k.appending.Unlock()
+	if err := holdOne(ctx, op, k.appending); err != nil {
+		return 0, err
+	}
+	defer func() { <-k.appending }()
 	k.mu.Lock()
 	e, closed := k.next, k.closed
 	k.mu.Unlock()

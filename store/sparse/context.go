@@ -27,9 +27,9 @@ type sparseContext struct {
 	record  int64 // the same in whole pages
 	layers  []*layer
 
-	appending sync.Mutex // one Append at a time, over I/O; before mu
-	cleared   uint32     // no token from next to here is stored; guarded by appending
-	flushing  sync.Mutex // one Flush at a time, over I/O; before mu
+	appending chan struct{} // one token: one Append at a time, over I/O; before mu
+	cleared   uint32        // no token from next to here is stored; guarded by appending
+	flushing  sync.Mutex    // one Flush at a time, over I/O; before mu
 
 	mu      sync.Mutex
 	tokens  map[uint32]*token // appended, stored in blocks of their own
@@ -85,9 +85,12 @@ func newLayer(k *sparseContext, n int) (*layer, error) {
 }
 
 // hold takes moving for the caller, who frees it; it waits until ctx ends.
-func (y *layer) hold(ctx context.Context, op string) error {
+func (y *layer) hold(ctx context.Context, op string) error { return holdOne(ctx, op, y.moving) }
+
+// holdOne has one caller at a time go on, who takes the token out again; it waits until ctx ends.
+func holdOne(ctx context.Context, op string, one chan struct{}) error {
 	select {
-	case y.moving <- struct{}{}:
+	case one <- struct{}{}:
 		return nil
 	case <-ctx.Done():
 		return &skep.Error{Op: op, Kind: skep.Deadline, Err: ctx.Err()}
@@ -154,8 +157,8 @@ func (k *sparseContext) end() {
 	k.mu.Lock()
 	k.closed = true
 	k.mu.Unlock()
-	k.appending.Lock()
-	defer k.appending.Unlock()
+	k.appending <- struct{}{}
+	<-k.appending
 }
 
 // goesOn is an error once work on the context is to end: the caller has given it up, or end was called.

@@ -45,7 +45,7 @@ func TestAStepDoesNotWaitForARecluster(t *testing.T) {
 	})
 }
 
-// Who has to wait for it waits as long as the caller does.
+// Who has to wait for it waits as long as the caller does, and so does who waits behind another Append.
 func TestAnAppendAndAReclusterWaitForAsLongAsTheCaller(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -53,10 +53,17 @@ func TestAnAppendAndAReclusterWaitForAsLongAsTheCaller(t *testing.T) {
 		k := b.clustered()
 		b.appendAs(k, bedTokens, maxUnjoined)
 		require.NoError(t, k.layers[0].hold(t.Context(), "test"))
-		for name, call := range map[string]func(ctx context.Context) error{
-			"append":    func(ctx context.Context) error { _, err := k.Append(ctx, [][]byte{bedEntry(0)}); return err },
-			"recluster": func(ctx context.Context) error { _, err := k.Recluster(ctx, 0); return err },
-		} {
+		var first <-chan error
+		one := func(ctx context.Context) error { _, err := k.Append(ctx, [][]byte{bedEntry(0)}); return err }
+		for _, name := range []string{"append", "recluster", "append behind an append"} {
+			call := one
+			switch name {
+			case "recluster":
+				call = func(ctx context.Context) error { _, err := k.Recluster(ctx, 0); return err }
+			case "append behind an append":
+				first = begin(func() error { return one(b.ctx) })
+				synctest.Wait()
+			}
 			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 			began := time.Now()
 			require.ErrorIs(t, call(ctx), skep.Deadline, name)
@@ -64,7 +71,7 @@ func TestAnAppendAndAReclusterWaitForAsLongAsTheCaller(t *testing.T) {
 			cancel()
 		}
 		k.layers[0].free()
-		b.appendAs(k, bedTokens+maxUnjoined, 1)
+		require.NoError(t, await(b, "the first append", first))
 		require.Equal(t, maxUnjoined+1, k.Info().Appended)
 	})
 }
@@ -86,11 +93,11 @@ func TestAReclusterGivesWay(t *testing.T) {
 	require.NoError(t, err)
 	require.NotNil(t, next, "%s", res.Reason)
 
-	k.appending.Lock() // an Append that waits for the Recluster
+	k.appending <- struct{}{} // an Append that waits for the Recluster
 	ended := begin(func() error { k.end(); return nil })
 	require.Eventually(t, func() bool { return k.ended("test") != nil }, time.Minute, time.Millisecond)
 	_, err = y.better(b.ctx, y.arranged(), &res)
 	require.ErrorIs(t, err, skep.Closed)
-	k.appending.Unlock()
+	<-k.appending
 	require.NoError(t, await(b, "the end", ended))
 }

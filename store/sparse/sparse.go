@@ -532,7 +532,8 @@ func (s *Sparse) tokens(ctx context.Context, sc skep.Scope, keys []skep.Key) (in
 func (s *Sparse) prepare(ctx context.Context, sc skep.Scope, last skep.Key, info skep.NamespaceInfo, h head) (*sparseContext, error) {
 	const op = "cluster"
 	sh := h.Shape
-	k := &sparseContext{s: s, place: place{sc, last}, head: h, tokens: map[uint32]*token{}, checked: time.Now()}
+	k := &sparseContext{s: s, place: place{sc, last}, head: h, tokens: map[uint32]*token{}, checked: time.Now(),
+		appending: make(chan struct{}, 1)}
 	bits := int64(sh.Element.Bits())
 	switch sh.Kind {
 	case skep.Attention:
