@@ -70,6 +70,12 @@ func TestAnAppendAndAReclusterWaitForAsLongAsTheCaller(t *testing.T) {
 			require.Equal(t, time.Second, time.Since(began), name)
 			cancel()
 		}
+		y := k.layers[0]
+		y.mu.Lock()
+		placed, waiting := len(y.mu.joined), len(y.mu.joiner.Waiting())
+		y.mu.Unlock()
+		require.Zero(t, placed, "entries that have a place although nothing was written")
+		require.Equal(t, maxUnjoined, waiting)
 		k.layers[0].free()
 		require.NoError(t, await(b, "the first append", first))
 		require.Equal(t, maxUnjoined+1, k.Info().Appended)
