@@ -38,6 +38,51 @@ type sparseContext struct {
 	closed  bool
 
 	background sync.WaitGroup // prefetches under way
+	left       chan struct{}  // closed when it is not entered as open any more
+}
+
+// openAt is the open context of a place, nil when there is none; an error once s is closed. It waits for one that is being
+// closed.
+func (s *Sparse) openAt(ctx context.Context, p place) (*sparseContext, error) {
+	const op = "open context"
+	for {
+		s.mu.Lock()
+		k, closed := s.open[p], s.closed
+		s.mu.Unlock()
+		if closed {
+			return nil, &skep.Error{Op: op, Kind: skep.Closed}
+		}
+		if k == nil || k.ended(op) == nil {
+			return k, nil
+		}
+		select {
+		case <-k.left:
+		case <-ctx.Done():
+			return nil, &skep.Error{Op: op, Kind: skep.Deadline, Err: ctx.Err()}
+		}
+	}
+}
+
+// leave has a context no longer entered as open.
+func (s *Sparse) leave(k *sparseContext) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.open[k.place] == k {
+		delete(s.open, k.place)
+		close(k.left)
+	}
+}
+
+// register enters a context as open. REQUIRES: its place is claimed.
+func (s *Sparse) register(ctx context.Context, k *sparseContext) error {
+	k.probe(ctx)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return &skep.Error{Op: "open context", Kind: skep.Closed}
+	}
+	s.open[k.place] = k
+	return nil
 }
 
 // layer is one layer of a context.
@@ -179,27 +224,18 @@ func (k *sparseContext) ended(op string) error {
 	return nil
 }
 
-// Close implements skep.SparseContext.
+// Close implements skep.SparseContext. A second one waits as the first does: nothing of the context's uses the Store
+// after either.
 func (k *sparseContext) Close(ctx context.Context) error {
-	k.mu.Lock()
-	closed := k.closed
-	k.mu.Unlock()
-	if closed {
-		return nil
-	}
 	err := k.Flush(ctx)
-	if errors.Is(err, skep.Closed) && k.ended("close") != nil { // somebody closed or dropped it meanwhile
+	if errors.Is(err, skep.Closed) && k.ended("close") != nil { // somebody closed or dropped it
 		err = nil
 	}
 	k.end()
 	for _, y := range k.layers {
 		y.settle()
 	}
-	k.s.mu.Lock()
-	if k.s.open[k.place] == k {
-		delete(k.s.open, k.place)
-	}
-	k.s.mu.Unlock()
+	k.s.leave(k)
 	return err
 }
 

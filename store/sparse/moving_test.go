@@ -107,3 +107,56 @@ func TestAReclusterGivesWay(t *testing.T) {
 	<-k.appending
 	require.NoError(t, await(b, "the end", ended))
 }
+
+// While a Close waits for a recluster, so does every other one, of the context and of all, and who opens the context gets
+// one that is not closed, or waits for as long as the caller.
+func TestASecondCloseWaits(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := newBed(t)
+		k := b.clustered()
+		require.NoError(t, k.layers[0].hold(t.Context(), "test"))
+		first := begin(func() error { return k.Close(b.ctx) })
+		synctest.Wait()
+		require.ErrorIs(t, k.ended("test"), skep.Closed)
+		second := begin(func() error { return k.Close(b.ctx) })
+		for _, again := range []func(ctx context.Context) (skep.SparseContext, error){
+			func(ctx context.Context) (skep.SparseContext, error) { return b.sp.OpenContext(ctx, b.scope, b.last()) },
+			func(ctx context.Context) (skep.SparseContext, error) {
+				return b.sp.Cluster(ctx, &skep.ClusterRequest{Scope: b.scope, Keys: b.keys, QueryHeads: 2})
+			},
+		} {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+			_, err := again(ctx)
+			require.ErrorIs(t, err, skep.Deadline)
+			cancel()
+		}
+		opened := begin(func() error {
+			c, err := b.sp.OpenContext(b.ctx, b.scope, b.last())
+			if err == nil {
+				err = b.fetch(c, bedTokens)
+			}
+			return err
+		})
+		synctest.Wait()
+		for what, done := range map[string]<-chan error{"a close": first, "another": second, "an open": opened} {
+			require.Empty(t, done, what)
+		}
+		k.layers[0].free()
+		require.NoError(t, await(b, "a close", first))
+		require.NoError(t, await(b, "another", second))
+		require.NoError(t, await(b, "an open", opened))
+
+		k = b.clustered()
+		require.NoError(t, k.layers[0].hold(t.Context(), "test"))
+		first = begin(func() error { return k.Close(b.ctx) })
+		synctest.Wait()
+		all := begin(func() error { return b.sp.Close(b.ctx) })
+		synctest.Wait()
+		require.Empty(t, first)
+		require.Empty(t, all, "whoever closes all closes the Store next")
+		k.layers[0].free()
+		require.NoError(t, await(b, "a close", first))
+		require.NoError(t, await(b, "the close of all", all))
+	})
+}

@@ -274,25 +274,17 @@ func (s *Sparse) claim(ctx context.Context, p place) (release func(), err error)
 	}
 }
 
-// openAt is the open context of a place, nil when there is none; an error once s is closed.
-func (s *Sparse) openAt(p place) (*sparseContext, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.closed {
-		return nil, &skep.Error{Op: "open context", Kind: skep.Closed}
-	}
-	return s.open[p], nil
-}
-
 // OpenContext implements skep.Sparse.
 func (s *Sparse) OpenContext(ctx context.Context, sc skep.Scope, last skep.Key) (skep.SparseContext, error) {
 	p := place{sc, last}
-	k, err := s.openAt(p)
+	k, err := s.openAt(ctx, p)
 	if err != nil {
 		return nil, err
 	}
 	if k != nil {
-		return k, k.alive(ctx)
+		if err := k.alive(ctx); skep.KindOf(err) != skep.Closed { // else somebody closed or dropped it meanwhile
+			return k, err
+		}
 	}
 	release, err := s.claim(ctx, p)
 	if err != nil {
@@ -307,7 +299,7 @@ func (s *Sparse) OpenContext(ctx context.Context, sc skep.Scope, last skep.Key) 
 
 // openClaimed opens the context of a place, unless it is open. REQUIRES: the place is claimed.
 func (s *Sparse) openClaimed(ctx context.Context, p place) (*sparseContext, error) {
-	if k, err := s.openAt(p); err != nil || k != nil {
+	if k, err := s.openAt(ctx, p); err != nil || k != nil {
 		return k, err
 	}
 	info, err := s.namespace(ctx, p.scope.Namespace)
@@ -424,11 +416,7 @@ func (s *Sparse) bury(ctx context.Context, c *sparseContext) error {
 // calls. The description says so before anything else can fail. Of one that was never open is read what names blocks, as
 // far as it can be: what is damaged cannot name its own. REQUIRES: the place is claimed.
 func (s *Sparse) buryClaimed(ctx context.Context, c *sparseContext) error {
-	s.mu.Lock()
-	if s.open[c.place] == c {
-		delete(s.open, c.place)
-	}
-	s.mu.Unlock()
+	s.leave(c)
 	c.end()
 	c.markDropped(ctx)
 	if slices.ContainsFunc(c.layers, func(y *layer) bool { return y.arranged() == nil }) { // an open got as far as that
@@ -463,18 +451,6 @@ func (s *Sparse) buried(ctx context.Context, c *sparseContext) error {
 		return fmt.Errorf("drop what is left of a context: %w", err)
 	}
 	return notFound(c.place.last)
-}
-
-// register enters a context as open. REQUIRES: its place is claimed.
-func (s *Sparse) register(ctx context.Context, k *sparseContext) error {
-	k.probe(ctx)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.closed {
-		return &skep.Error{Op: "open context", Kind: skep.Closed}
-	}
-	s.open[k.place] = k
-	return nil
 }
 
 func (s *Sparse) namespace(ctx context.Context, id skep.NamespaceID) (skep.NamespaceInfo, error) {
@@ -533,7 +509,7 @@ func (s *Sparse) prepare(ctx context.Context, sc skep.Scope, last skep.Key, info
 	const op = "cluster"
 	sh := h.Shape
 	k := &sparseContext{s: s, place: place{sc, last}, head: h, tokens: map[uint32]*token{}, checked: time.Now(),
-		appending: make(chan struct{}, 1)}
+		appending: make(chan struct{}, 1), left: make(chan struct{})}
 	bits := int64(sh.Element.Bits())
 	switch sh.Kind {
 	case skep.Attention:
