@@ -110,3 +110,50 @@ func TestADeadlineIsKeptWhereNothingMoreIsBegun(t *testing.T) {
 		})
 	}
 }
+
+// What is missed for its deadline, or because it was stopped, is told beside what is loaded, and not before: chains that
+// are in time are loaded while the reader takes those misses one at a time, whichever comes first.
+func TestALateChainKeepsNoOtherWaiting(t *testing.T) {
+	t.Parallel()
+	for _, late := range []skep.Chain{{Priority: 0}, {Priority: 2}} {
+		synctest.Test(t, func(t *testing.T) {
+			const n = 4000
+			r := clusterOf(t, three(3, 4), skep.Cache)
+			first, second := chainOf(1, n), chainOf(2, n)
+			r.put(first, 0, n)
+			r.put(second, 0, n)
+			late.Scope, late.Keys, late.Deadline = r.scope(), second, skep.Steady().Add(-ms)
+			late.Dest = skep.Destination{Memory: make([]byte, n*300), Stride: 300}
+			ses, err := r.Restore(t.Context(), &skep.RestoreRequest{Chains: []skep.Chain{
+				{Scope: r.scope(), Keys: first, Priority: 1,
+					Dest: skep.Destination{Memory: make([]byte, n*300), Stride: 300}},
+				late,
+			}})
+			require.NoError(t, err)
+			asked := func() (each []int64) {
+				synctest.Wait()
+				for _, x := range r.nodes {
+					each = append(each, x.asked.Load())
+				}
+				return each
+			}
+			for i, n := range asked() {
+				require.Positive(t, n, "node %d is asked at once", i)
+			}
+			var came [2]int
+			for into := make([]skep.Chunk, 1); came[0] < n; synctest.Wait() {
+				_, err := ses.Next(t.Context(), into)
+				require.NoError(t, err)
+				came[into[0].Chain]++
+				if into[0].Chain == 0 {
+					require.NoError(t, into[0].Err)
+				} else {
+					require.ErrorIs(t, into[0].Err, skep.Deadline)
+				}
+			}
+			require.Less(t, came[1], n, "misses that were told before all was loaded")
+			_, _, _ = answers(t, ses, 1, n-came[1])
+			require.NoError(t, ses.Close(t.Context()))
+		})
+	}
+}

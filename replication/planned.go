@@ -108,7 +108,9 @@ func (x *session) arm(c *chain) {
 	c.timer = time.AfterFunc(deadline.Sub(skep.Steady()), func() {
 		x.mu.Lock()
 		defer x.mu.Unlock()
-		if c.Deadline.Equal(deadline) {
+		idle := c.plan == nil && len(slices.Concat(x.retry...)) == 0 // nothing is left that could be missed
+		idle = idle && !slices.ContainsFunc(c.lanes, func(l lane) bool { return !l.over(c) })
+		if c.Deadline.Equal(deadline) && !idle {
 			x.giveUp(c, &skep.Error{Op: "restore", Kind: skep.Deadline})
 			x.schedule()
 		}

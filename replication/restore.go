@@ -74,8 +74,15 @@ type chain struct {
 	planned             // of a chain with a cost
 }
 
-// late says that what has not been begun of a chain is a miss.
-func (c *chain) late() bool { return !c.Deadline.IsZero() && !skep.Steady().Before(c.Deadline) }
+// gone is why what has not been begun of a chain is a miss; 0: it is none.
+func (c *chain) gone(now time.Time) skep.Kind {
+	if c.stopped {
+		return skep.Stopped
+	} else if !c.Deadline.IsZero() && !now.Before(c.Deadline) {
+		return skep.Deadline
+	}
+	return 0
+}
 
 // layerCount is what became of one layer's chunks.
 type layerCount struct{ done, loaded int }
@@ -328,7 +335,7 @@ func (x *session) next(c *chain, i int) (w *work) {
 	if i < len(x.st.nodes) {
 		n = x.st.nodes[i]
 	}
-	late, chunks := c.late(), 0
+	gone, chunks := c.gone(x.now), 0
 	for len(x.ready) < mostReady && !l.over(c) {
 		p := piece{span: l.spans[l.span], layers: c.Layers}
 		unit := 0
@@ -351,10 +358,8 @@ func (x *session) next(c *chain, i int) (w *work) {
 		switch {
 		case c.units[unit] == units.Claimed:
 			why = &skep.Error{Op: "restore", Kind: skep.Claimed}
-		case c.stopped:
-			why = &skep.Error{Op: "restore", Kind: skep.Stopped}
-		case late:
-			why = &skep.Error{Op: "restore", Kind: skep.Deadline}
+		case gone != 0:
+			why = &skep.Error{Op: "restore", Kind: gone}
 		case n == nil:
 			why = &skep.Error{Op: "restore", Kind: skep.NotFound}
 		}

@@ -69,25 +69,18 @@ func (x *session) tryAgain(i int) {
 	list := x.retry[i]
 	x.retry[i] = list[:0]
 	for _, w := range list {
-		var why error
-		switch c := w.chain; {
-		case c.stopped:
-			why = &skep.Error{Op: "restore", Kind: skep.Stopped}
-		case c.late():
-			why = &skep.Error{Op: "restore", Kind: skep.Deadline}
+		switch c, gone := w.chain, w.chain.gone(x.now); {
+		case gone != 0:
+			for _, p := range w.pieces {
+				x.owed.Paid(i, c.each*int64(p.to-p.from))
+				for b := p.from; b < p.to; b++ {
+					x.miss(c, b, p.layers, &skep.Error{Op: "restore", Kind: gone})
+				}
+			}
 		case len(x.retry[i]) > 0 || x.busy(c, i) || len(x.ready) >= mostReady || x.full(c): // each in its turn
 			x.retry[i] = append(x.retry[i], w)
-			continue
-		}
-		if why == nil {
+		default:
 			x.load(w)
-			continue
-		}
-		for _, p := range w.pieces {
-			x.owed.Paid(i, w.chain.each*int64(p.to-p.from))
-			for b := p.from; b < p.to; b++ {
-				x.miss(w.chain, b, p.layers, why)
-			}
 		}
 	}
 }

@@ -42,6 +42,7 @@ type session struct {
 	lent   int64            // bytes that are being loaded, or are the reader's, and count against the window
 	ready  []waiting        // chunks for the reader
 	left   int              // chunks not handed out
+	now    time.Time        // of the schedule under way
 	more   chan struct{}    // one token: something changed
 	closed bool
 	over   bool // what was held has been given back
@@ -120,30 +121,22 @@ func (x *session) schedule() {
 	if x.closed {
 		return
 	}
+	x.now = skep.Steady()
 	none := len(x.st.nodes)
 	for i := range none {
 		x.tryAgain(i)
 	}
 	for i := range none + 1 {
 		x.beginPlanned(i)
-		for _, c := range x.chains { // these misses need no room, no turn and no node
-			if c.plan == nil && (c.stopped || c.late()) {
-				x.next(c, i)
-			}
-		}
 	}
 	var slow []bool // by node; nil: nobody has looked
 	for i := range none + 1 {
 		for {
 			c := x.turn(i)
-			if c == nil || len(x.ready) >= mostReady {
+			if c == nil || len(x.ready) >= mostReady || i < none && x.full(c) {
 				break
 			}
-			if i < none && x.full(c) {
-				break
-			}
-			var instead *node
-			probe := false
+			instead, probe := (*node)(nil), false
 			if i < none && x.st.paced(c.space) {
 				if slow == nil {
 					slow = x.slow()
@@ -167,6 +160,13 @@ func (x *session) schedule() {
 					w.probe = w.node.runs.Probe(time.Now())
 				}
 				x.load(w)
+			}
+		}
+	}
+	for _, c := range x.chains { // these misses need no room, no turn and no node: they take what the others leave
+		for i := range none + 1 {
+			if c.plan == nil && !c.lanes[i].over(c) && c.gone(x.now) != 0 {
+				x.next(c, i)
 			}
 		}
 	}
@@ -197,10 +197,10 @@ func (x *session) full(c *chain) bool {
 	return x.lent > 0 && x.lent+x.most() > cmp.Or(x.window, lentBytes)
 }
 
-// turn is the chain whose turn it is on a node; nil where all of them are over there.
+// turn is the chain whose turn it is on a node; nil where nothing is to be loaded there any more.
 func (x *session) turn(i int) (best *chain) {
 	for _, c := range x.chains {
-		if c.plan == nil && !c.lanes[i].over(c) && (best == nil || c.before(best)) {
+		if c.plan == nil && !c.lanes[i].over(c) && c.gone(x.now) == 0 && (best == nil || c.before(best)) {
 			best = c
 		}
 	}

@@ -39,8 +39,10 @@ func (k *sparseContext) Append(ctx context.Context, layers [][]byte) (uint32, er
 		return 0, err
 	}
 	// Tokens get their numbers one at a time: no number is left out after a crash.
-	k.appending.Lock()
-	defer k.appending.Unlock()
+	if err := holdOne(ctx, op, k.appending); err != nil {
+		return 0, err
+	}
+	defer func() { <-k.appending }()
 	k.mu.Lock()
 	e, closed := k.next, k.closed
 	k.mu.Unlock()
@@ -184,8 +186,14 @@ func (k *sparseContext) loadTokens(ctx context.Context) error {
 }
 
 // place gives entries whose time in the window is over, and this many of the oldest others, a cluster and a drive, and
-// writes those of a drive that fill a block.
+// writes those of a drive that fill a block. None has a place early that is not about to be written.
 func (y *layer) place(ctx context.Context, early int) error {
+	if early > 0 {
+		if err := y.hold(ctx, "append"); err != nil {
+			return err
+		}
+		defer y.free()
+	}
 	y.mu.Lock()
 	if y.mu.joiner == nil {
 		y.mu.Unlock()
@@ -231,13 +239,11 @@ func (y *layer) place(ctx context.Context, early int) error {
 	if early == 0 { // a step waits for no Recluster: the entries stay in memory, and the next step tries again
 		select {
 		case y.moving <- struct{}{}:
+			defer y.free()
 		default:
 			return nil
 		}
-	} else if err := y.hold(ctx, "append"); err != nil {
-		return err
 	}
-	defer y.free()
 	return y.overflow(ctx, false)
 }
 

@@ -27,9 +27,9 @@ type sparseContext struct {
 	record  int64 // the same in whole pages
 	layers  []*layer
 
-	appending sync.Mutex // one Append at a time, over I/O; before mu
-	cleared   uint32     // no token from next to here is stored; guarded by appending
-	flushing  sync.Mutex // one Flush at a time, over I/O; before mu
+	appending chan struct{} // one token: one Append at a time, over I/O; before mu
+	cleared   uint32        // no token from next to here is stored; guarded by appending
+	flushing  sync.Mutex    // one Flush at a time, over I/O; before mu
 
 	mu      sync.Mutex
 	tokens  map[uint32]*token // appended, stored in blocks of their own
@@ -38,6 +38,51 @@ type sparseContext struct {
 	closed  bool
 
 	background sync.WaitGroup // prefetches under way
+	left       chan struct{}  // closed when it is not entered as open any more
+}
+
+// openAt is the open context of a place, nil when there is none; an error once s is closed. It waits for one that is being
+// closed.
+func (s *Sparse) openAt(ctx context.Context, p place) (*sparseContext, error) {
+	const op = "open context"
+	for {
+		s.mu.Lock()
+		k, closed := s.open[p], s.closed
+		s.mu.Unlock()
+		if closed {
+			return nil, &skep.Error{Op: op, Kind: skep.Closed}
+		}
+		if k == nil || k.ended(op) == nil {
+			return k, nil
+		}
+		select {
+		case <-k.left:
+		case <-ctx.Done():
+			return nil, &skep.Error{Op: op, Kind: skep.Deadline, Err: ctx.Err()}
+		}
+	}
+}
+
+// leave has a context no longer entered as open.
+func (s *Sparse) leave(k *sparseContext) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.open[k.place] == k {
+		delete(s.open, k.place)
+		close(k.left)
+	}
+}
+
+// register enters a context as open. REQUIRES: its place is claimed.
+func (s *Sparse) register(ctx context.Context, k *sparseContext) error {
+	k.probe(ctx)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return &skep.Error{Op: "open context", Kind: skep.Closed}
+	}
+	s.open[k.place] = k
+	return nil
 }
 
 // layer is one layer of a context.
@@ -85,9 +130,12 @@ func newLayer(k *sparseContext, n int) (*layer, error) {
 }
 
 // hold takes moving for the caller, who frees it; it waits until ctx ends.
-func (y *layer) hold(ctx context.Context, op string) error {
+func (y *layer) hold(ctx context.Context, op string) error { return holdOne(ctx, op, y.moving) }
+
+// holdOne has one caller at a time go on, who takes the token out again; it waits until ctx ends.
+func holdOne(ctx context.Context, op string, one chan struct{}) error {
 	select {
-	case y.moving <- struct{}{}:
+	case one <- struct{}{}:
 		return nil
 	case <-ctx.Done():
 		return &skep.Error{Op: op, Kind: skep.Deadline, Err: ctx.Err()}
@@ -154,8 +202,8 @@ func (k *sparseContext) end() {
 	k.mu.Lock()
 	k.closed = true
 	k.mu.Unlock()
-	k.appending.Lock()
-	defer k.appending.Unlock()
+	k.appending <- struct{}{}
+	<-k.appending
 }
 
 // goesOn is an error once work on the context is to end: the caller has given it up, or end was called.
@@ -176,27 +224,18 @@ func (k *sparseContext) ended(op string) error {
 	return nil
 }
 
-// Close implements skep.SparseContext.
+// Close implements skep.SparseContext. A second one waits as the first does: nothing of the context's uses the Store
+// after either.
 func (k *sparseContext) Close(ctx context.Context) error {
-	k.mu.Lock()
-	closed := k.closed
-	k.mu.Unlock()
-	if closed {
-		return nil
-	}
 	err := k.Flush(ctx)
-	if errors.Is(err, skep.Closed) && k.ended("close") != nil { // somebody closed or dropped it meanwhile
+	if errors.Is(err, skep.Closed) && k.ended("close") != nil { // somebody closed or dropped it
 		err = nil
 	}
 	k.end()
 	for _, y := range k.layers {
 		y.settle()
 	}
-	k.s.mu.Lock()
-	if k.s.open[k.place] == k {
-		delete(k.s.open, k.place)
-	}
-	k.s.mu.Unlock()
+	k.s.leave(k)
 	return err
 }
 
@@ -236,15 +275,14 @@ func (k *sparseContext) Flush(ctx context.Context) error {
 	return k.s.st.Flush(ctx)
 }
 
-// drop deletes all that is stored of the context. The description says first that it is
+// drop deletes all that is stored of the context. The description says already that it is
 // dropped: the chain may come back before all is gone. What names other blocks goes after them,
 // the description last, so that an interrupted drop can be finished; the chain is gone
 // already, and nothing serves what is left. A Flush, recluster or overflow write under way ends
-// first, and no other begins. REQUIRES: end was called.
+// first, and no other begins. REQUIRES: end and markDropped were called.
 func (k *sparseContext) drop(ctx context.Context) error {
 	k.flushing.Lock()
 	defer k.flushing.Unlock()
-	k.markDropped(ctx)
 	k.mu.Lock()
 	fresh := slices.Collect(maps.Keys(k.tokens))
 	k.mu.Unlock()

@@ -102,6 +102,7 @@ type bed struct {
 	sp    *Sparse
 	scope skep.Scope
 	keys  []skep.Key
+	chain []skep.Block
 }
 
 func newBed(t *testing.T) *bed { return newBedOf(t, bedShape) }
@@ -115,7 +116,6 @@ func newBedOf(t *testing.T, shape skep.Shape) *bed {
 	require.NoError(t, err)
 	b.scope = skep.Scope{Namespace: ns.ID}
 	var parent *skep.Key
-	var blocks []skep.Block
 	for i := range bedTokens / bedShape.BlockTokens {
 		k := skep.ChainKey(parent, []uint32{uint32(i)})
 		parent = &k
@@ -125,14 +125,20 @@ func newBedOf(t *testing.T, shape skep.Shape) *bed {
 			bytes = append(bytes, bedEntry(i*bedShape.BlockTokens+t)...)
 		}
 		bytes = slices.Repeat(bytes, shape.Layers)
-		blocks = append(blocks, skep.Block{Key: k, Parts: []skep.Part{{Bytes: bytes}}})
+		b.chain = append(b.chain, skep.Block{Key: k, Parts: []skep.Part{{Bytes: bytes}}})
 	}
-	_, err = b.st.Put(ctx, &skep.PutRequest{Scope: b.scope, Blocks: blocks})
-	require.NoError(t, err)
+	b.putChain()
 	b.sp, err = New(b.st, Options{Devices: 3, Window: 4, Cost: layout.ReadCost{Page: 1e-6, Least: 2e-6}, Alone: true})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, b.sp.Close(context.Background())) })
 	return b
+}
+
+// putChain stores what is not stored of the chain.
+func (b *bed) putChain() {
+	b.Helper()
+	_, err := b.st.Put(b.ctx, &skep.PutRequest{Scope: b.scope, Blocks: b.chain})
+	require.NoError(b, err)
 }
 
 func bedEntry(e int) (b []byte) {

@@ -222,6 +222,7 @@ func (s *Sparse) Cluster(ctx context.Context, r *skep.ClusterRequest) (skep.Spar
 		// Without a description nobody could name what was made so far.
 		if text, lost := k.getMeta(late, k.key("context")); text == nil && lost == nil {
 			k.end()
+			k.markDropped(late)
 			_ = k.drop(late) // what it leaves is written over, should the chain be clustered again
 		}
 		return nil, err
@@ -273,25 +274,17 @@ func (s *Sparse) claim(ctx context.Context, p place) (release func(), err error)
 	}
 }
 
-// openAt is the open context of a place, nil when there is none; an error once s is closed.
-func (s *Sparse) openAt(p place) (*sparseContext, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.closed {
-		return nil, &skep.Error{Op: "open context", Kind: skep.Closed}
-	}
-	return s.open[p], nil
-}
-
 // OpenContext implements skep.Sparse.
 func (s *Sparse) OpenContext(ctx context.Context, sc skep.Scope, last skep.Key) (skep.SparseContext, error) {
 	p := place{sc, last}
-	k, err := s.openAt(p)
+	k, err := s.openAt(ctx, p)
 	if err != nil {
 		return nil, err
 	}
 	if k != nil {
-		return k, k.alive(ctx)
+		if err := k.alive(ctx); skep.KindOf(err) != skep.Closed { // else somebody closed or dropped it meanwhile
+			return k, err
+		}
 	}
 	release, err := s.claim(ctx, p)
 	if err != nil {
@@ -306,7 +299,7 @@ func (s *Sparse) OpenContext(ctx context.Context, sc skep.Scope, last skep.Key) 
 
 // openClaimed opens the context of a place, unless it is open. REQUIRES: the place is claimed.
 func (s *Sparse) openClaimed(ctx context.Context, p place) (*sparseContext, error) {
-	if k, err := s.openAt(p); err != nil || k != nil {
+	if k, err := s.openAt(ctx, p); err != nil || k != nil {
 		return k, err
 	}
 	info, err := s.namespace(ctx, p.scope.Namespace)
@@ -420,20 +413,26 @@ func (s *Sparse) bury(ctx context.Context, c *sparseContext) error {
 }
 
 // buryClaimed deletes what is stored of a context without a chain, and refuses its further
-// calls. One that was never open is read as far as it can be: what is damaged cannot name its
-// blocks. REQUIRES: the place is claimed.
+// calls. The description says so before anything else can fail. Of one that was never open is read what names blocks, as
+// far as it can be: what is damaged cannot name its own. REQUIRES: the place is claimed.
 func (s *Sparse) buryClaimed(ctx context.Context, c *sparseContext) error {
-	s.mu.Lock()
-	if s.open[c.place] == c {
-		delete(s.open, c.place)
-	}
-	s.mu.Unlock()
+	s.leave(c)
+	c.end()
+	c.markDropped(ctx)
 	if slices.ContainsFunc(c.layers, func(y *layer) bool { return y.arranged() == nil }) { // an open got as far as that
 		for l, y := range c.layers {
 			if y.arranged() != nil {
 				continue
 			}
-			if err := c.load(ctx, l); err != nil && !errors.Is(err, skep.Damaged) && !errors.Is(err, errNoArrangement) {
+			a, err := y.stored(ctx)
+			if err == nil {
+				err = a.settle(c, l)
+			}
+			if err == nil {
+				y.mu.Lock()
+				y.mu.arrangement = a
+				y.mu.Unlock()
+			} else if !errors.Is(err, skep.Damaged) && !errors.Is(err, errNoArrangement) {
 				return err
 			}
 		}
@@ -441,7 +440,6 @@ func (s *Sparse) buryClaimed(ctx context.Context, c *sparseContext) error {
 			return err
 		}
 	}
-	c.end()
 	return c.drop(ctx)
 }
 
@@ -453,18 +451,6 @@ func (s *Sparse) buried(ctx context.Context, c *sparseContext) error {
 		return fmt.Errorf("drop what is left of a context: %w", err)
 	}
 	return notFound(c.place.last)
-}
-
-// register enters a context as open. REQUIRES: its place is claimed.
-func (s *Sparse) register(ctx context.Context, k *sparseContext) error {
-	k.probe(ctx)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.closed {
-		return &skep.Error{Op: "open context", Kind: skep.Closed}
-	}
-	s.open[k.place] = k
-	return nil
 }
 
 func (s *Sparse) namespace(ctx context.Context, id skep.NamespaceID) (skep.NamespaceInfo, error) {
@@ -522,7 +508,8 @@ func (s *Sparse) tokens(ctx context.Context, sc skep.Scope, keys []skep.Key) (in
 func (s *Sparse) prepare(ctx context.Context, sc skep.Scope, last skep.Key, info skep.NamespaceInfo, h head) (*sparseContext, error) {
 	const op = "cluster"
 	sh := h.Shape
-	k := &sparseContext{s: s, place: place{sc, last}, head: h, tokens: map[uint32]*token{}, checked: time.Now()}
+	k := &sparseContext{s: s, place: place{sc, last}, head: h, tokens: map[uint32]*token{}, checked: time.Now(),
+		appending: make(chan struct{}, 1), left: make(chan struct{})}
 	bits := int64(sh.Element.Bits())
 	switch sh.Kind {
 	case skep.Attention:

@@ -113,6 +113,55 @@ func TestWhatCannotBeReadIsNotGone(t *testing.T) {
 	}
 }
 
+// A drop that cannot read what it needs is one: the context does not come back with its chain, and what is left of it goes
+// when that can be read. What the context has learned a drop does not need.
+func TestADropThatCannotReadIsADrop(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		name  string
+		key   func(k *sparseContext) skep.Key
+		needs bool
+	}{
+		{"the profile", func(k *sparseContext) skep.Key { return k.key("profile", 0) }, false},
+		{"the recall", func(k *sparseContext) skep.Key { return k.key("recall", 0) }, false},
+		{"the arrangement", func(k *sparseContext) skep.Key { return k.key("arrangement", 0) }, true},
+		{"a token", func(k *sparseContext) skep.Key { return k.key("token", bedTokens+1) }, true},
+	} {
+		for _, cutOff := range []bool{false, true} { // the drop; one that began before is met
+			b := newBed(t)
+			u := &unreadable{Store: b.st.Store}
+			b.st.Store = u
+			k := b.clustered()
+			require.NoError(t, k.Observe(b.ctx, skep.Observation{Entries: []uint32{1, 2}}))
+			b.appendAs(k, bedTokens, 3)
+			require.NoError(t, k.Close(b.ctx))
+			u.keys = []skep.Key{tt.key(k)}
+			if cutOff {
+				k.markDropped(b.ctx)
+			}
+			var err error
+			if cutOff {
+				_, err = b.sp.OpenContext(b.ctx, b.scope, b.last())
+			} else {
+				err = b.sp.DropContext(b.ctx, b.scope, b.last())
+			}
+			switch {
+			case tt.needs:
+				require.ErrorIs(t, err, skep.DeviceFailed, tt.name)
+			case cutOff:
+				require.ErrorIs(t, err, skep.NotFound, tt.name)
+			default:
+				require.NoError(t, err, tt.name)
+			}
+			b.putChain()
+			u.keys = nil
+			_, err = b.sp.OpenContext(b.ctx, b.scope, b.last())
+			require.ErrorIs(t, err, skep.NotFound, tt.name)
+			b.nothingStored(tt.name)
+		}
+	}
+}
+
 // Nor is a chain gone of which a block is on a drive that no lookup relies on, while a restore
 // brings that block: whoever looks for the chain leaves the context as it is, with what was
 // appended to it.
