@@ -111,8 +111,8 @@ func TestADeadlineIsKeptWhereNothingMoreIsBegun(t *testing.T) {
 	}
 }
 
-// What is missed for its deadline, or because it was stopped, is told beside what is loaded, and not before: chains that
-// are in time are loaded while the reader takes those misses one at a time, whichever comes first.
+// What is missed for its deadline, or because it was stopped, is told beside what is loaded, and not before: chains
+// that are in time are loaded while the reader takes those misses one at a time, whichever comes first.
 func TestALateChainKeepsNoOtherWaiting(t *testing.T) {
 	t.Parallel()
 	for _, late := range []skep.Chain{{Priority: 0}, {Priority: 2}} {

@@ -41,8 +41,8 @@ type sparseContext struct {
 	left       chan struct{}  // closed when it is not entered as open any more
 }
 
-// openAt is the open context of a place, nil when there is none; an error once s is closed. It waits for one that is being
-// closed.
+// openAt is the open context of a place, nil when there is none; an error once s is closed. It waits for one that is
+// being closed.
 func (s *Sparse) openAt(ctx context.Context, p place) (*sparseContext, error) {
 	const op = "open context"
 	for {

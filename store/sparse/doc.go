@@ -71,8 +71,8 @@
 //
 // A place (scope and last key) is claimed, over I/O and before all locks, by whoever makes,
 // opens or drops its context. Sparse.mu guards the table of open contexts. context.mu guards tokens on their way;
-// context.appending is held by one Append at a time, over I/O, and is taken before all of a context's: an Append waits for
-// it until its ctx ends; context.flushing is by a Flush or drop, before context.mu.
+// context.appending is held by one Append at a time, over I/O, and is taken before all of a context's: an Append waits
+// for it until its ctx ends; context.flushing is by a Flush or drop, before context.mu.
 // layer.mu guards what a layer learned, its memory and its arrangement pointer; it is not
 // held over I/O. arrangement.readers is shared by reads, which do not wait for it, and taken
 // whole before deleting.

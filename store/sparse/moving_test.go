@@ -108,8 +108,8 @@ func TestAReclusterGivesWay(t *testing.T) {
 	require.NoError(t, await(b, "the end", ended))
 }
 
-// While a Close waits for a recluster, so does every other one, of the context and of all, and who opens the context gets
-// one that is not closed, or waits for as long as the caller.
+// While a Close waits for a recluster, so does every other one, of the context and of all, and who opens the context
+// gets one that is not closed, or waits for as long as the caller.
 func TestASecondCloseWaits(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -413,8 +413,8 @@ func (s *Sparse) bury(ctx context.Context, c *sparseContext) error {
 }
 
 // buryClaimed deletes what is stored of a context without a chain, and refuses its further
-// calls. The description says so before anything else can fail. Of one that was never open is read what names blocks, as
-// far as it can be: what is damaged cannot name its own. REQUIRES: the place is claimed.
+// calls. The description says so before anything else can fail. Of one that was never open is read what names blocks,
+// as far as it can be: what is damaged cannot name its own. REQUIRES: the place is claimed.
 func (s *Sparse) buryClaimed(ctx context.Context, c *sparseContext) error {
 	s.leave(c)
 	c.end()

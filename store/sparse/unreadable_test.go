@@ -113,8 +113,8 @@ func TestWhatCannotBeReadIsNotGone(t *testing.T) {
 	}
 }
 
-// A drop that cannot read what it needs is one: the context does not come back with its chain, and what is left of it goes
-// when that can be read. What the context has learned a drop does not need.
+// A drop that cannot read what it needs is one: the context does not come back with its chain, and what is left of it
+// goes when that can be read. What the context has learned a drop does not need.
 func TestADropThatCannotReadIsADrop(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
