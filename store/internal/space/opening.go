@@ -49,7 +49,8 @@ func (t *Table) Relieves(num uint32) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	g, least := t.mu.Groups.Get(num), t.freeGroupsLocked()-len(t.mu.Spares)
-	return g != nil && slices.ContainsFunc(g.Drives, func(d *Drive) bool { return d.Failed == nil && d.roomLocked() <= least })
+	return g != nil && slices.ContainsFunc(g.Drives,
+		func(d *Drive) bool { return d.Failed == nil && d.roomLocked() <= least })
 }
 
 // openGroup opens a group for st, or returns errFull. REQUIRES: t.opening held, not t.mu.
