@@ -282,8 +282,12 @@ func (s *Sparse) OpenContext(ctx context.Context, sc skep.Scope, last skep.Key) 
 		return nil, err
 	}
 	if k != nil {
-		if err := k.alive(ctx); skep.KindOf(err) != skep.Closed { // else somebody closed or dropped it meanwhile
-			return k, err
+		err := k.alive(ctx)
+		if err == nil {
+			return k, nil
+		}
+		if k.ended("open context") == nil { // else somebody closed or dropped it meanwhile
+			return nil, err
 		}
 	}
 	release, err := s.claim(ctx, p)

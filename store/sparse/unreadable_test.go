@@ -226,3 +226,25 @@ func TestWhatWasLearnedAndIsDamagedIsLearnedAnew(t *testing.T) {
 		}
 	}
 }
+
+// ended is a Store that was closed.
+type ended struct{ skep.Store }
+
+func (ended) Lookup(context.Context, *skep.LookupRequest) (skep.LookupResult, error) {
+	return skep.LookupResult{}, &skep.Error{Op: "lookup", Kind: skep.Closed}
+}
+
+// A context is open, and the Store below was closed: it is not given to who opens it again.
+func TestAnOpenOnAClosedStoreIsRefused(t *testing.T) {
+	t.Parallel()
+	b := newBed(t)
+	k := b.clustered()
+	open := b.st.Store
+	b.st.Store = ended{open}
+	k.mu.Lock()
+	k.checked = k.checked.Add(-aliveEvery) // the next call looks for its chain
+	k.mu.Unlock()
+	_, err := b.sp.OpenContext(b.ctx, b.scope, b.last())
+	require.ErrorIs(t, err, skep.Closed)
+	b.st.Store = open
+}

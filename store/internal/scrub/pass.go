@@ -276,23 +276,39 @@ func (sc *pass) logs(ctx context.Context, g *space.Group, quiet bool) (map[segme
 	return found, true
 }
 
+// mostLooks is how many times the logs that are left are looked for, while groups go as quickly as they are read.
+const mostLooks = 8
+
 // logsLeft reads the logs of groups that were being written when their turn came, or are newer than the pass: what a
-// group said that was cleaned before its turn was carried on to these. False: one of them is gone, too, and what it
-// said may be anywhere.
+// group said that was cleaned before its turn was carried on to these. False: some went in turn at each look, and what
+// they said may be anywhere.
 func (sc *pass) logsLeft(ctx context.Context) bool {
 	s := sc.s
-	for _, num := range s.Space.Numbers(0) {
-		if sc.settled[num] {
-			continue
+	for range mostLooks {
+		gone := false
+		for _, num := range s.Space.Numbers(0) {
+			if ctx.Err() != nil {
+				return false
+			}
+			if sc.settled[num] {
+				continue
+			}
+			g := s.Space.Pin(num)
+			if g == nil {
+				gone = true
+				continue
+			}
+			sc.settled[num] = s.Space.IsQuiet(g)
+			sc.logs(ctx, g, sc.settled[num])
+			s.Space.Unpin(g)
+			sc.pace(ctx)
 		}
-		g := s.Space.Pin(num)
-		if g == nil {
-			return false
+		if !gone {
+			return true
 		}
-		sc.logs(ctx, g, s.Space.IsQuiet(g))
-		s.Space.Unpin(g)
 	}
-	return true
+	s.Log.Warn("names, purges and keys not looked for in the logs: groups were cleaned as quickly as they were read")
+	return false
 }
 
 // name notes that the devices know a namespace, a salt or a key in use.
@@ -316,7 +332,8 @@ func (sc *pass) name(e segment.Entry) {
 // names writes again what the devices do not know of namespaces, salts and keys that were in use when the pass began,
 // and are.
 func (sc *pass) names(ctx context.Context) {
-	if !sc.logsLeft(ctx) || sc.blind {
+	all := sc.logsLeft(ctx)
+	if sc.blind || ctx.Err() != nil {
 		return // a log that could not be read may have it
 	}
 	n := sc.s.Names
@@ -325,6 +342,9 @@ func (sc *pass) names(ctx context.Context) {
 		if sc.entries[e.hash] < namespaces.LeastDrives && sc.s.Space.Find(e.g.Num) != nil {
 			sc.relogEntry(ctx, e.g, e.entry, "an entry of the log is on one drive only")
 		}
+	}
+	if !all {
+		return
 	}
 	var missing []*segment.LogWriter
 	for _, ns := range sc.spaces {

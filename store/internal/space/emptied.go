@@ -187,9 +187,17 @@ func (t *Table) Emptying() bool {
 func (t *Table) FreeSoon() int {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.freeGroupsLocked(slices.DeleteFunc(slices.Clone(t.mu.emptied), func(g *Group) bool {
-		return g.Readers.Load() > 0 || g.untold()
-	})...)
+	return t.freeGroupsLocked(t.soonLocked()...)
+}
+
+// soonLocked are the emptied groups whose segments are about to be free. REQUIRES: t.mu.
+func (t *Table) soonLocked() (list []*Group) {
+	for _, g := range t.mu.emptied {
+		if g.Readers.Load() == 0 && !g.untold() {
+			list = append(list, g)
+		}
+	}
+	return list
 }
 
 // OldestBeside is the first sequence number that any group but g may hold; groups that

@@ -27,30 +27,34 @@ func (t *Table) freeGroupsLocked(and ...*Group) int {
 		if d.Failed != nil {
 			continue
 		}
-		f := d.roomLocked()
-		for _, g := range and {
-			if g.Has(d) {
-				f++
-			}
-		}
-		if n < 0 || f < n {
+		if f := d.roomLocked(and); n < 0 || f < n {
 			n = f
 		}
 	}
 	return max(n, 0) + len(t.mu.Spares)
 }
 
-// roomLocked is how many groups d has a segment for. REQUIRES: the table's lock.
-func (d *Drive) roomLocked() int { return len(d.Free) + d.Limit - d.Segments }
+// roomLocked is how many groups d has a segment for, or will have. REQUIRES: the table's lock.
+func (d *Drive) roomLocked(and []*Group) int {
+	n := len(d.Free) + d.Limit - d.Segments
+	for _, g := range and {
+		if g.Has(d) {
+			n++
+		}
+	}
+	return n
+}
 
-// Relieves says whether a group lies on a drive that has room for the fewest: while others have more to spare, as one
-// that has just come back, emptying what only they hold opens nothing.
+// Relieves says whether a group lies on a drive that has, or will have, room for the fewest: while others have more to
+// spare, as one that has just come back, emptying what only they hold opens nothing.
 func (t *Table) Relieves(num uint32) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	g, least := t.mu.Groups.Get(num), t.freeGroupsLocked()-len(t.mu.Spares)
-	return g != nil && slices.ContainsFunc(g.Drives,
-		func(d *Drive) bool { return d.Failed == nil && d.roomLocked() <= least })
+	soon := t.soonLocked()
+	g, least := t.mu.Groups.Get(num), t.freeGroupsLocked(soon...)-len(t.mu.Spares)
+	return g != nil && slices.ContainsFunc(g.Drives, func(d *Drive) bool {
+		return d.Failed == nil && d.roomLocked(soon) <= least
+	})
 }
 
 // openGroup opens a group for st, or returns errFull. REQUIRES: t.opening held, not t.mu.
