@@ -43,7 +43,7 @@ func (s *Store) close() error {
 	note(s.puts.Accepted.Wait(ctx))
 	if orderly() {
 		note(s.root.Advance(ctx, s.catalog, s.space.FlushAll))
-		s.logs.Settle(ctx)
+		s.logs.Settle(ctx, s.options.closeTimeout/4)
 	}
 	s.cancel()
 	if !waitGroup(&s.background, ctx) {
@@ -52,7 +52,6 @@ func (s *Store) close() error {
 	}
 	s.restores.Stop()
 	if orderly() {
-		s.logs.Settle(ctx) // what workers held until now
 		// What was verified and flushed need not be verified again: the cleaner may have
 		// moved blocks since the mark was taken.
 		note(s.space.FlushAll(ctx))

@@ -3,6 +3,7 @@ package store
 import (
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"testing"
 	"time"
@@ -111,11 +112,12 @@ func TestADeletionThatOnlyLostDrivesSaid(t *testing.T) {
 }
 
 // deletionOnLostDrives is TestADeletionThatOnlyLostDrivesSaid; held: who moves blocks has the group that says what was
-// deleted, until the store closes.
+// deleted, until the others were compared, as the store closes.
 func deletionOnLostDrives(t *testing.T, held bool) {
 	ctx := testContext(t)
 	o := small(tempRoot(t, "store"))
 	o.CacheBytes, o.Degraded, o.NoRebalance, o.Logger = -1, DegradedAlways, true, testLog(t)
+	o.closeTimeout = hangs
 	s, err := Open(ctx, o)
 	require.NoError(t, err)
 	stays, keys := openSpace(t, s, "stays", skep.Durable, 2, true), chainKeys(1, 20)
@@ -145,7 +147,11 @@ func deletionOnLostDrives(t *testing.T, held bool) {
 	if g := s.space.Groups()[0]; held {
 		eventually(t, "nobody else has it", func() bool { return s.space.Claim(g, space.Claim{By: space.Mover}) })
 		s.background.Go(func() {
-			<-s.ctx.Done()
+			<-s.closing
+			for stale := true; stale && s.ctx.Err() == nil; { // until the others have been compared
+				<-time.After(time.Millisecond)
+				stale = slices.ContainsFunc(s.space.Groups(), func(o *space.Group) bool { return o != g && o.Stale.Load() })
+			}
 			s.space.Release(g)
 		})
 	}

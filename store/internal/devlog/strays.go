@@ -191,12 +191,16 @@ func (l *Log) ReconcileStale(ctx context.Context) {
 }
 
 // Settle has the devices told, before an orderly end, what only the catalog knows.
-// What it does not get to is left to the next open.
-func (l *Log) Settle(ctx context.Context) {
+// What it does not get to is left to the next open, and so is what others have for longer than wait.
+func (l *Log) Settle(ctx context.Context, wait time.Duration) {
 	for range l.Space.SealSuspects() {
 		if ctx.Err() != nil {
 			return
 		}
+		l.ReconcileStale(ctx)
+	}
+	for began := time.Now(); l.Space.SuspectsHeld() && time.Since(began) < wait && ctx.Err() == nil; {
+		time.Sleep(time.Millisecond) // who moves blocks ends now, and gives back what it has
 		l.ReconcileStale(ctx)
 	}
 	for l.Intents.Underway() && ctx.Err() == nil { // the cleaner is at it: what it cannot do comes back

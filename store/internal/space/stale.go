@@ -162,6 +162,17 @@ func (t *Table) SealSuspects() int {
 	return len(list)
 }
 
+// SuspectsHeld says whether somebody has a group that is suspected.
+func (t *Table) SuspectsHeld() bool {
+	t.suspects.mu.Lock()
+	defer t.suspects.mu.Unlock()
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return slices.ContainsFunc(t.suspects.list, func(g *Group) bool {
+		return t.mu.Groups.Has(g) && g.Stale.Load() && g.Life.State() == Claimed
+	})
+}
+
 // TakeSuspects gives the groups that are suspected, each once, and suspects none any more.
 func (t *Table) TakeSuspects() (out []*Group) {
 	t.suspects.mu.Lock()
