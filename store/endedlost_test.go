@@ -3,6 +3,7 @@ package store
 import (
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strconv"
 	"testing"
@@ -149,7 +150,7 @@ func deletionOnLostDrives(t *testing.T, held bool) {
 		s.background.Go(func() {
 			<-s.closing
 			for stale := true; stale && s.ctx.Err() == nil; { // until the others have been compared
-				<-time.After(time.Millisecond)
+				runtime.Gosched()
 				stale = slices.ContainsFunc(s.space.Groups(), func(o *space.Group) bool { return o != g && o.Stale.Load() })
 			}
 			s.space.Release(g)
