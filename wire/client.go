@@ -290,7 +290,10 @@ func (c *Client) conn(ctx context.Context, i int) (*clientConn, error) {
 		default:
 			c.guard.Failed(err)
 		}
-		if skep.KindOf(err) != skep.Other {
+		switch k := skep.KindOf(err); {
+		case ctx.Err() != nil:
+			return nil, &skep.Error{Op: "dial", Kind: skep.Deadline, Err: err}
+		case k != skep.Other && k != skep.Deadline:
 			return nil, err
 		}
 		return nil, &skep.Error{Op: "dial", Kind: skep.Unavailable, Err: err}

@@ -139,12 +139,9 @@ func (c *Client) dialRaw(ctx context.Context, secure *tls.Config) (net.Conn, err
 
 // greet says hello and takes the answer.
 func (x *clientConn) greet(ctx context.Context) error {
-	if t, ok := ctx.Deadline(); ok {
-		x.l.Conn.SetDeadline(t)
-		defer x.l.Conn.SetDeadline(time.Time{})
-	}
-	stop := context.AfterFunc(ctx, func() { x.l.Conn.SetDeadline(time.Unix(1, 0)) })
-	defer stop()
+	// Not by the context's deadline: a connection's timer may end first, and the server would be to blame.
+	defer x.l.Conn.SetDeadline(time.Time{})
+	defer context.AfterFunc(ctx, func() { x.l.Conn.SetDeadline(time.Unix(1, 0)) })()
 	m := &frames.Hello{Min: frames.Version, Max: frames.Version, Features: frames.Features, Client: x.c.id,
 		Name: x.c.opt.Name, Token: x.shown.Token}
 	if x.c.opt.CRC {

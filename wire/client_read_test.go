@@ -4,6 +4,7 @@ import (
 	"context"
 	"net"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -203,4 +204,38 @@ func TestAConnectionThatEndsWhileTheReaderRests(t *testing.T) {
 		require.Equal(t, 2, found.Blocks, "asked again on another connection")
 		<-cut
 	}
+}
+
+// Whoever ends its call while a connection is made for it is told so, by each call: nothing was wrong with the server.
+func TestACallThatEndsWhileItsConnectionIsMade(t *testing.T) {
+	t.Parallel()
+	o := scripted(t, func(c *rawConn, h frames.Header, _ []byte) {
+		c.send(t, frames.Header{Type: h.Type | frames.Answer, Call: h.Call}, &frames.Number{N: 1}, "")
+	})
+	o.Conns = 2
+	real := o.Addr
+	var silent atomic.Bool
+	o.DialContext = func(ctx context.Context, network, _ string) (net.Conn, error) {
+		if !silent.Load() {
+			return new(net.Dialer).DialContext(ctx, network, real)
+		}
+		ours, theirs := net.Pipe()
+		t.Cleanup(func() { theirs.Close() })
+		return ours, nil
+	}
+	c, err := Dial(t.Context(), o)
+	require.NoError(t, err)
+	defer c.Close()
+	silent.Store(true)
+	ended := 0
+	for range 2 * 50 {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+		_, err := c.Begin(ctx, &skep.BeginRequest{Scope: skep.Scope{Namespace: 1}, Key: skep.Key{1}, Manifest: skep.Manifest{{Name: "kv", Size: 1}}})
+		cancel()
+		if err != nil {
+			require.Equal(t, skep.Deadline, skep.KindOf(err), "%v", err)
+			ended++
+		}
+	}
+	require.GreaterOrEqual(t, ended, 50)
 }
