@@ -114,10 +114,10 @@ timing: ## whether a tenant can tell from answers' times what others have; for a
 # What the race detector looks at before each change: the packages whose code runs concurrently. Not there are tests
 # that try one state after another, and contracts beyond one transport; `make race-all` has everything.
 RACED       := ./store ./store/catalog ./store/device ./store/memory ./store/internal/... ./store/sparse ./index ./index/coact ./wire/... ./gpu ./gpu/loan ./gpu/lend ./replication/consensus ./replication/storm
-INTURN      := ^(TestGoldenImage|TestSideRowsAfterACrashAnywhere|TestRefusedByName|TestRebuildRestoresEverything|TestDamageNeverComesOut|TestCrash|TestErrorAtEveryIndex|TestLeftovers|TestEvictedBlocksAreForgottenInMemory|TestACrashLeavesAPrefixOfTheCommitsAndAllSyncedOnes|TestOpenSurvivesAnErrorAtAnyOperation|TestCrashImagesAreWhatACrashCouldLeave|TestRowsSurviveADeathAnywhere|TestReclusterSurvivesADeathAnywhere|TestContractOnTheReference|TestReuseSampled|TestVictimsAmongMany|TestTableGrowsThroughManySplits|TestFleets|TestContractTLS|TestContractUnix|TestContractNarrow|TestPythonClient|TestRedisBenchmark|TestSlotsAreDealt|TestLargeBatches|TestAScanDoesSoMuchMatching|TestBlocksOfSeveralUnitsComeOutOfMemoryAsTheyWent|TestNewBlocksStayInAnUncappedStore|TestTheCapFollowsTheDrives|TestEvictedUnread|TestSmallValuesSharePages|TestBadOpenings|TestGoodOpenings|TestOtherFormatsAreRefused|TestAdmissionBudgetHolds)$$
+INTURN      := ^(TestAStoreComesToRest|TestGoldenImage|TestSideRowsAfterACrashAnywhere|TestRefusedByName|TestRebuildRestoresEverything|TestDamageNeverComesOut|TestCrash|TestErrorAtEveryIndex|TestLeftovers|TestEvictedBlocksAreForgottenInMemory|TestACrashLeavesAPrefixOfTheCommitsAndAllSyncedOnes|TestOpenSurvivesAnErrorAtAnyOperation|TestCrashImagesAreWhatACrashCouldLeave|TestRowsSurviveADeathAnywhere|TestReclusterSurvivesADeathAnywhere|TestContractOnTheReference|TestReuseSampled|TestVictimsAmongMany|TestTableGrowsThroughManySplits|TestFleets|TestContractTLS|TestContractUnix|TestContractNarrow|TestPythonClient|TestRedisBenchmark|TestSlotsAreDealt|TestLargeBatches|TestAScanDoesSoMuchMatching|TestBlocksOfSeveralUnitsComeOutOfMemoryAsTheyWent|TestNewBlocksStayInAnUncappedStore|TestTheCapFollowsTheDrives|TestEvictedUnread|TestSmallValuesSharePages|TestBadOpenings|TestGoodOpenings|TestOtherFormatsAreRefused|TestAdmissionBudgetHolds)$$
 race: ## the race detector on what runs concurrently, in the short form (4 minutes)
 	$(call say,go test -race -short)
-	$(GOTEST) -race -short -p 4 -timeout 20m $(URING) -skip '$(INTURN)' $(RACED)
+	$(GOTEST) -race -short -p 4 -parallel 4 -timeout 20m $(URING) -skip '$(INTURN)' $(RACED)
 
 # Where nothing happens beside anything else there is no race to be found: simulations and generators.
 ALONE       := /(lint|errpaths|mutants|tools/schedule|overlay|trace|ttft|hist|page|payload|chat|twopointer|elastic|layout|slots|index/sim|twopointer/sim)$$
@@ -326,7 +326,7 @@ gpu-bundle: cuda bin/cuda/cuda.test ## bin/gpu-bundle: what to run on a machine 
 
 libskep: bin/cuda/fake/libcuda.so.1 ## bin/libskep.so for programs in C, and programs that use it: in C, in Python, on the fake driver
 	GO='$(GO)' tools/libskep/build.sh bin
-	SKEP_LIBSKEP=../../bin/libskep.so SKEP_CUDADIR=$(CUDADIR) SKEP_BINARY=$(wildcard $(CURDIR)/bin/skep) $(GOTEST) -count=1 ./tools/libskep
+	SKEP_LIBSKEP=../../bin/libskep.so SKEP_CUDADIR=$(CUDADIR) SKEP_BINARY=$(wildcard $(CURDIR)/bin/skep) $(GOTEST) -count=1 -parallel 6 ./tools/libskep
 
 wheel: ## bin/wheel/skepkv-*.whl, the Python package with libskep.so.1 inside, for glibc 2.17 and later
 	GO='$(GO)' tools/skepkv/wheel.sh
