@@ -281,6 +281,53 @@ func TestEventsOfANodeThatWasDown(t *testing.T) {
 	}
 }
 
+// A node that is away when a reader asks what is stored is a gap when it is back, also where its stream of events goes on
+// as if nothing had been: the reader asks again, and is told of all.
+func TestWhatASnapshotMissesIsAGap(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	r := cluster(t, 2, 1)
+	keys := chainOf(1, 30)
+	r.put(keys, 0, 30)
+	stored := func() (skep.EventStream, int) {
+		st, err := r.Events(ctx, skep.Cursor{}, true)
+		require.NoError(t, err)
+		told, err := st.Told()
+		require.NoError(t, err)
+		n := 0
+		for {
+			within, cancel := context.WithCancel(ctx)
+			go func() {
+				<-told
+				cancel()
+			}()
+			var into [16]skep.Event
+			k, err := st.Next(within, into[:])
+			n += k
+			if err != nil {
+				require.NoError(t, ctx.Err())
+				return st, n
+			}
+		}
+	}
+	st, n := stored() // from here on the nodes are followed
+	require.Equal(t, 30, n)
+	require.NoError(t, st.Close())
+	r.nodes[0].down.Store(true)
+	st, n = stored()
+	defer st.Close()
+	require.Less(t, n, 30)
+	r.nodes[0].down.Store(false)
+	var into [1]skep.Event
+	_, err := st.Next(ctx, into[:])
+	require.NoError(t, err)
+	require.Equal(t, skep.EventGap, into[0].Kind)
+	again, n := stored()
+	require.NoError(t, again.Close())
+	require.Equal(t, 30, n)
+}
+
 // Every block's commit is told of, with its key, parent and depth in the chain, whichever node has it.
 func TestCommitsAreToldOfEveryBlock(t *testing.T) {
 	t.Parallel()

@@ -26,6 +26,7 @@ type snapshot struct {
 	of   Life
 	st   skep.EventStream
 	told <-chan struct{}
+	miss func() // the node is away, and not all was told
 }
 
 // Events opens a stream. Events of one node come in its order, those of several as they come here. A node
@@ -66,11 +67,12 @@ func (m *Merger[S]) Events(ctx context.Context, from skep.Cursor, snapshot bool)
 // begin opens the nodes' snapshots. What a node that is away has is told of when it is back and the reader, after the
 // gap, asks again.
 func (x *stream[S]) begin(ctx context.Context) error {
-	sources := x.m.o.Sources()
-	found, errs := make([]snapshot, len(sources)), make([]error, len(sources))
+	pumps := x.m.KeepUp()
+	found, errs := make([]snapshot, len(pumps)), make([]error, len(pumps))
 	var wait sync.WaitGroup
-	for i, n := range sources {
-		wait.Go(func() { errs[i] = found[i].begin(ctx, n.Life) })
+	for i, p := range pumps {
+		found[i].miss = p.miss
+		wait.Go(func() { errs[i] = found[i].begin(ctx, p.n.Life) })
 	}
 	wait.Wait()
 	for _, y := range found {
@@ -80,7 +82,9 @@ func (x *stream[S]) begin(ctx context.Context) error {
 	}
 	for i, err := range errs {
 		switch {
-		case err == nil || found[i].st == nil && ctx.Err() == nil && x.m.o.Away(err):
+		case err == nil:
+		case found[i].st == nil && ctx.Err() == nil && x.m.o.Away(err):
+			pumps[i].miss()
 		case ctx.Err() != nil:
 			return ended(ctx, "events")
 		default:
@@ -188,6 +192,7 @@ func (x *stream[S]) stored(ctx context.Context, into []skep.Event) (int, error) 
 	case ctx.Err() != nil:
 		return 0, ended(ctx, "next event")
 	case x.m.o.Away(err) || errors.Is(err, skep.Closed):
+		y.miss()
 		x.drop() // the rest of it is a gap when the node is back
 		return 0, nil
 	}
