@@ -1,6 +1,7 @@
 package sched
 
 import (
+	"math"
 	"slices"
 	"strconv"
 	"sync"
@@ -167,7 +168,7 @@ func until(now time.Duration, deadline time.Time) time.Duration {
 	if deadline.IsZero() {
 		return 0
 	}
-	return max(now+deadline.Sub(skep.Steady()), 1)
+	return max(now+min(deadline.Sub(skep.Steady()), math.MaxInt64/2), 1) // one that is far away would come round
 }
 
 // Join takes a chain in. One whose load does not pay is declined: Chain.Declined says why.
