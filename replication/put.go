@@ -72,13 +72,7 @@ func (s many) Want(ctx context.Context, r *skep.WantRequest) ([]skep.Want, error
 				of = append(of, skep.Want{Outcome: skep.Declined, Reason: kinds[n]})
 			}
 		}
-		var exists skep.Want
-		have := 0
-		for _, list := range lists {
-			if list != nil && list[i].Outcome == skep.Exists && !list[i].Wanted {
-				exists, have = list[i], have+1
-			}
-		}
+		exists, have := copies.Having(lists, i)
 		out[i] = copies.Wanted(of, exists, have, s.acks(sp))
 	}
 	return out, nil
@@ -293,10 +287,7 @@ func (s many) continues(ctx context.Context, op string, sp *space, salt skep.Sal
 	}
 	for _, i := range s.holders(sp, salt, at.Anchor) {
 		list, err := s.hasOf(ctx, op, s.owner[i], sp, salt, []skep.Key{at.Parent})
-		if err != nil {
-			err = s.passOver(ctx, op, s.owner[i], err, &lost)
-		}
-		if err != nil || len(list) == 1 && list[0].Outcome == skep.Exists {
+		if err = s.passOver(ctx, op, s.owner[i], err, &lost); err != nil || len(list) == 1 && list[0].Outcome == skep.Exists {
 			return err
 		}
 	}
@@ -415,10 +406,8 @@ func (s many) Begin(ctx context.Context, r *skep.BeginRequest) (skep.BlockWriter
 	switch {
 	case begun == 0 || begun < acks:
 		_ = c.Abort(context.WithoutCancel(ctx))
-		if lost == nil {
-			lost = &skep.Error{Op: op, Kind: skep.Unavailable, Field: "nodes that are up", Value: begun, Limit: acks}
-		}
-		return nil, lost
+		return nil, cmp.Or[error](lost, &skep.Error{Op: op, Kind: skep.Unavailable, Field: "nodes that are up",
+			Value: begun, Limit: acks})
 	case len(holders) > 1:
 		w.BlockWriter = c
 	}
