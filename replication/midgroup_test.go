@@ -88,8 +88,8 @@ func TestADurableGroupIsNotContinuedElsewhere(t *testing.T) {
 	}
 }
 
-// Where one of a group's nodes is there yet, and has what is gone on with, the group is continued, and is whole when the
-// other one is back.
+// Where one of a group's nodes is there yet, and has what is gone on with, the group is continued, and is whole when
+// the other one is back.
 func TestADurableGroupIsContinuedWhereItIs(t *testing.T) {
 	t.Parallel()
 	for way, put := range ways {

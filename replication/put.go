@@ -47,7 +47,8 @@ func (s many) Want(ctx context.Context, r *skep.WantRequest) ([]skep.Want, error
 			bytes = r.Bytes / int64(len(r.Keys)) * share[n.i]
 		}
 		return s.on(ctx, op, n, sp, true, func(ctx context.Context, id skep.NamespaceID) (err error) {
-			lists[n.i], err = n.st.Want(ctx, &skep.WantRequest{Scope: skep.Scope{Namespace: id, Salt: r.Salt}, Keys: r.Keys, Bytes: bytes})
+			q := &skep.WantRequest{Scope: skep.Scope{Namespace: id, Salt: r.Salt}, Keys: r.Keys, Bytes: bytes}
+			lists[n.i], err = n.st.Want(ctx, q)
 			return err
 		})
 	}) {

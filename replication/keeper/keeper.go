@@ -314,9 +314,9 @@ func (k *Keeper) DeleteNamespace(ctx context.Context, id skep.NamespaceID) error
 	}), own)
 }
 
-// recall deletes at other nodes what went there lately: of what each takes. Where it does not get there, the deletion is
-// to be made again, and what it was of is remembered for another minute. So it is while copies may be on their way yet:
-// for a minute from when they were sent, however often it is made.
+// recall deletes at other nodes what went there lately: of what each takes. Where it does not get there, the deletion
+// is to be made again, and what it was of is remembered for another minute. It is to be made again while copies may be
+// on their way yet, too: for a minute from when they were sent, however often it is made.
 func (k *Keeper) recall(ctx context.Context, op string, each func(take func(sentKey))) error {
 	type sent struct {
 		at sentKey

@@ -116,8 +116,8 @@ func TestACopyInDoubtIsForgottenByItself(t *testing.T) {
 	require.NoError(t, k.Close())
 }
 
-// A deletion that is made again and again succeeds: a minute after the copy was sent that is in doubt, or after the node
-// failed to delete it last. It is remembered once meanwhile.
+// A deletion that is made again and again succeeds: a minute after the copy was sent that is in doubt, or after the
+// node failed to delete it last. It is remembered once meanwhile.
 func TestADeletionThatIsMadeOften(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
