@@ -38,37 +38,35 @@ func (s *Store) Put(ctx context.Context, r *skep.PutRequest) ([]skep.PutResult, 
 	})
 }
 
-// numbers notes that a Store without a map gives its callers the server's numbers of namespaces.
-func (s *Store) numbers(st skep.Store, err error) {
-	if err == nil && st == skep.Store(s.seed) {
-		s.numbered.Store(true)
-	}
+// numbering is by of a call that gives numbers of namespaces: a Store without a map gives the server's.
+func numbering[T any](ctx context.Context, s *Store, f func(ctx context.Context, st skep.Store) (T, error)) (T, error) {
+	return by(ctx, s, func(ctx context.Context, st skep.Store) (T, error) {
+		out, err := f(ctx, st)
+		if err == nil && st == skep.Store(s.seed) {
+			s.numbered.Store(true)
+		}
+		return out, err
+	})
 }
 
 // OpenNamespace implements skep.Store.
 func (s *Store) OpenNamespace(ctx context.Context, spec skep.NamespaceSpec) (skep.NamespaceInfo, error) {
-	return by(ctx, s, func(ctx context.Context, st skep.Store) (skep.NamespaceInfo, error) {
-		out, err := st.OpenNamespace(ctx, spec)
-		s.numbers(st, err)
-		return out, err
+	return numbering(ctx, s, func(ctx context.Context, st skep.Store) (skep.NamespaceInfo, error) {
+		return st.OpenNamespace(ctx, spec)
 	})
 }
 
 // Namespaces implements skep.Store.
 func (s *Store) Namespaces(ctx context.Context) ([]skep.NamespaceInfo, error) {
-	return by(ctx, s, func(ctx context.Context, st skep.Store) ([]skep.NamespaceInfo, error) {
-		out, err := st.Namespaces(ctx)
-		s.numbers(st, err)
-		return out, err
+	return numbering(ctx, s, func(ctx context.Context, st skep.Store) ([]skep.NamespaceInfo, error) {
+		return st.Namespaces(ctx)
 	})
 }
 
 // NamespacesOf implements skep.Store.
 func (s *Store) NamespacesOf(ctx context.Context, tenant string) ([]skep.NamespaceInfo, error) {
-	return by(ctx, s, func(ctx context.Context, st skep.Store) ([]skep.NamespaceInfo, error) {
-		out, err := st.NamespacesOf(ctx, tenant)
-		s.numbers(st, err)
-		return out, err
+	return numbering(ctx, s, func(ctx context.Context, st skep.Store) ([]skep.NamespaceInfo, error) {
+		return st.NamespacesOf(ctx, tenant)
 	})
 }
 

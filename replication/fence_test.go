@@ -453,21 +453,6 @@ func TestADeletionThatANodesReturnOvertakes(t *testing.T) {
 	require.Zero(t, x.findLive(keys))
 }
 
-// What was sent to a node just before it went down is deleted without asking it: it is remembered for it.
-func TestADeletionOfWhatWasSentToANodeThatIsDown(t *testing.T) {
-	t.Parallel()
-	x := fencedCrew(t, twice(2, 4), skep.Cache)
-	keys := chainOf(1, 8)
-	x.putWithoutB(keys, 8)
-	require.EqualValues(t, 8, x.repair().Copied)
-	x.kill(1)
-	require.NoError(t, deleteKeys(t.Context(), x.Store, x.scope(), keys))
-	x.start(1)
-	x.nodes[1].down.Store(false)
-	require.NoError(t, x.fences[1].Return(t.Context(), x.council))
-	require.Empty(t, x.keysOf(1))
-}
-
 // Keys that are deleted of a namespace of class cache cost a node that was down no durable namespace of that name,
 // which only it has.
 func TestKeysOfACacheCostNoDurableNamespace(t *testing.T) {

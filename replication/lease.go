@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/replication/promises"
 )
 
 // lease is what one is of: a promise of every node that has a part of the prefix.
@@ -106,9 +107,7 @@ func (s many) Renew(ctx context.Context, id skep.LeaseID, d time.Duration) (skep
 			if err != nil {
 				return err
 			}
-			if untils[n.i].IsZero() || l.Until.Before(untils[n.i]) {
-				untils[n.i] = l.Until
-			}
+			untils[n.i] = promises.Sooner(untils[n.i], l.Until)
 		}
 		return nil
 	})
@@ -117,9 +116,7 @@ func (s many) Renew(ctx context.Context, id skep.LeaseID, d time.Duration) (skep
 	}
 	var until time.Time
 	for _, t := range untils {
-		if until.IsZero() || !t.IsZero() && t.Before(until) {
-			until = t
-		}
+		until = promises.Sooner(until, t)
 	}
 	s.leases.Until(id, until)
 	return skep.Lease{ID: id, Until: until}, nil

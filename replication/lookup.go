@@ -10,6 +10,7 @@ import (
 	"github.com/skepkv/skep/replication/errand"
 	"github.com/skepkv/skep/replication/known"
 	"github.com/skepkv/skep/replication/owed"
+	"github.com/skepkv/skep/replication/promises"
 )
 
 // span is blocks [from, to) of a chain that are together on a node, in a chain there that begins with block head.
@@ -309,11 +310,7 @@ func (f *finding) add(sp *space, x span, r skep.RunFound, tiers []skep.Tier) {
 }
 
 // ends notes when one of the leases ends; zero is none.
-func (f *finding) ends(t time.Time) {
-	if !t.IsZero() && (f.until.IsZero() || t.Before(f.until)) {
-		f.until = t
-	}
-}
+func (f *finding) ends(t time.Time) { f.until = promises.Sooner(f.until, t) }
 
 // findLoose goes on within a group, which ends before block end, where its chain does not: with blocks that were put by
 // somebody who did not know the group's first block.

@@ -1,6 +1,7 @@
 package replication
 
 import (
+	"fmt"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -8,49 +9,102 @@ import (
 	"github.com/skepkv/skep"
 )
 
-// With one replica, what goes on with a group whose node is down is not taken: nobody would find it when the node is
-// back. What begins a group is, and is found.
-func TestADurableGroupIsNotContinuedElsewhere(t *testing.T) {
-	t.Parallel()
-	x := fencedCrew(t, three(3, 4), skep.Durable)
-	keys := chainOf(0, 40)
-	x.put(keys, 0, 2)
-	at := 0
-	for i := range x.nodes {
-		if x.keysOf(i)[keys[0]] {
-			at = i
+// ways are how blocks [from, to) of a chain are put. They give the reason why these were not taken.
+var ways = map[string]func(x *fenced, keys []skep.Key, from, to int) skep.Kind{
+	"put": func(x *fenced, keys []skep.Key, from, to int) (why skep.Kind) {
+		q := x.request(keys, from, to)
+		q.Ancestors = keys[:from-1]
+		out, err := x.Put(x.Context(), q)
+		require.NoError(x, err)
+		for _, r := range out {
+			require.Equal(x, out[0], r)
 		}
-	}
-	x.kill(at)
-	put := func(from, to int) []skep.PutResult {
-		q := &skep.PutRequest{Scope: skep.Scope{Namespace: x.ns.ID}, Parent: &keys[from-1], Ancestors: keys[:from-1],
-			Depth: from}
-		for _, k := range keys[from:to] {
-			q.Blocks = append(q.Blocks, skep.Block{Key: k, Parts: []skep.Part{{Bytes: payload(k)}}})
+		return out[0].Reason
+	},
+	"begin": func(x *fenced, keys []skep.Key, from, to int) skep.Kind {
+		for i := from; i < to; i++ {
+			w, err := x.Begin(x.Context(), &skep.BeginRequest{Scope: x.scope(), Parent: &keys[i-1],
+				Ancestors: keys[:i-1], Depth: i, Key: keys[i], Manifest: skep.Manifest{{Name: skep.PartKV, Size: 300}}})
+			if err != nil {
+				require.ErrorContains(x, err, "one that is not down")
+				return skep.KindOf(err)
+			}
+			require.NoError(x, w.Write(x.Context(), skep.PartKV, 0, payload(keys[i])))
+			out, err := w.Commit(x.Context(), skep.AckCommitted)
+			require.NoError(x, err)
+			require.NotEqual(x, skep.Declined, out.Outcome)
 		}
-		out, err := x.Put(t.Context(), q)
-		require.NoError(t, err)
-		return out
-	}
-	for _, r := range put(2, 4) {
-		require.Equal(t, skep.Declined, r.Outcome)
-		require.Equal(t, skep.Unavailable, r.Reason)
-	}
-	for _, r := range put(4, 8) {
-		require.NotEqual(t, skep.Declined, r.Outcome)
-	}
+		return 0
+	},
+}
 
-	x.start(at)
-	x.nodes[at].down.Store(false)
-	require.NoError(t, x.fences[at].Return(t.Context(), x.council))
-	x.follow()
-	for _, r := range put(2, 4) {
-		require.NotEqual(t, skep.Declined, r.Outcome)
+// comeBack has nodes that were killed serve again.
+func (x *fenced) comeBack(nodes ...int) {
+	x.Helper()
+	for _, i := range nodes {
+		x.start(i)
+		x.nodes[i].down.Store(false)
+		require.NoError(x, x.fences[i].Return(x.Context(), x.council))
 	}
+	x.follow()
 	for range 3 {
 		x.repair()
 	}
-	r, err := x.Lookup(t.Context(), &skep.LookupRequest{Scope: skep.Scope{Namespace: x.ns.ID}, Keys: keys})
-	require.NoError(t, err)
-	require.Equal(t, 8, r.Blocks)
+}
+
+// What goes on with a group all of whose nodes are down is not taken: nobody would find it when they are back. What
+// begins a group is, and is found.
+func TestADurableGroupIsNotContinuedElsewhere(t *testing.T) {
+	t.Parallel()
+	for way, put := range ways {
+		for copies := 1; copies <= 2; copies++ {
+			t.Run(fmt.Sprint(way, copies), func(t *testing.T) {
+				t.Parallel()
+				m := three(4, 4)
+				m.Replicas = copies
+				x := fencedCrew(t, m, skep.Durable)
+				keys := chainOf(0, 40)
+				x.put(keys, 0, 2)
+				var of []int
+				for i := range x.nodes {
+					if x.keysOf(i)[keys[0]] {
+						of = append(of, i)
+					}
+				}
+				require.Len(t, of, copies)
+				for _, i := range of {
+					x.kill(i)
+				}
+				require.Equal(t, skep.Unavailable, put(x, keys, 2, 4))
+				require.Zero(t, x.findLive(keys[2:4]))
+				require.Zero(t, put(x, keys, 4, 8))
+
+				x.comeBack(of...)
+				require.Zero(t, put(x, keys, 2, 4))
+				x.comeBack()
+				require.Equal(t, 8, x.find(keys, skep.NoLease).Blocks)
+			})
+		}
+	}
+}
+
+// Where one of a group's nodes is there yet, and has what is gone on with, the group is continued, and is whole when
+// the other one is back.
+func TestADurableGroupIsContinuedWhereItIs(t *testing.T) {
+	t.Parallel()
+	for way, put := range ways {
+		t.Run(way, func(t *testing.T) {
+			t.Parallel()
+			x := fencedCrew(t, twice(4, 4), skep.Durable)
+			keys := chainOf(0, 4)
+			x.put(keys, 0, 2)
+			at := x.node(keys, 0)
+			x.kill(at)
+			require.Zero(t, put(x, keys, 2, 4))
+			require.Equal(t, 4, x.find(keys, skep.NoLease).Blocks)
+			x.comeBack(at)
+			require.Equal(t, 4, x.find(keys, skep.NoLease).Blocks)
+			require.Len(t, x.keysOf(at), 4)
+		})
+	}
 }

@@ -1,6 +1,7 @@
 package replication
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"sync"
@@ -46,7 +47,8 @@ func (s many) Want(ctx context.Context, r *skep.WantRequest) ([]skep.Want, error
 			bytes = r.Bytes / int64(len(r.Keys)) * share[n.i]
 		}
 		return s.on(ctx, op, n, sp, true, func(ctx context.Context, id skep.NamespaceID) (err error) {
-			lists[n.i], err = n.st.Want(ctx, &skep.WantRequest{Scope: skep.Scope{Namespace: id, Salt: r.Salt}, Keys: r.Keys, Bytes: bytes})
+			q := &skep.WantRequest{Scope: skep.Scope{Namespace: id, Salt: r.Salt}, Keys: r.Keys, Bytes: bytes}
+			lists[n.i], err = n.st.Want(ctx, q)
 			return err
 		})
 	}) {
@@ -71,13 +73,7 @@ func (s many) Want(ctx context.Context, r *skep.WantRequest) ([]skep.Want, error
 				of = append(of, skep.Want{Outcome: skep.Declined, Reason: kinds[n]})
 			}
 		}
-		var exists skep.Want
-		have := 0
-		for _, list := range lists {
-			if list != nil && list[i].Outcome == skep.Exists && !list[i].Wanted {
-				exists, have = list[i], have+1
-			}
-		}
+		exists, have := copies.Having(lists, i)
 		out[i] = copies.Wanted(of, exists, have, s.acks(sp))
 	}
 	return out, nil
@@ -244,12 +240,8 @@ func (p *putting) put(ctx context.Context, x run) error {
 	if q.Depth > 0 {
 		q.Parent = &x.at.Parent
 	}
-	err := p.s.on(ctx, op, x.node, p.sp, true, func(ctx context.Context, id skep.NamespaceID) error {
+	send := func(ctx context.Context, id skep.NamespaceID) error {
 		q.Scope = skep.Scope{Namespace: id, Salt: p.r.Salt}
-		if found, err := p.continues(ctx, x, q); err != nil || !found {
-			p.declined(x, skep.Unavailable)
-			return err
-		}
 		p.mu.Lock()
 		p.open++
 		p.mu.Unlock()
@@ -271,7 +263,11 @@ func (p *putting) put(ctx context.Context, x run) error {
 			}
 		}
 		return rest
-	})
+	}
+	err := p.s.continues(ctx, op, p.sp, p.r.Salt, &x.at)
+	if err == nil {
+		err = p.s.on(ctx, op, x.node, p.sp, true, send)
+	}
 	old := skep.KindOf(err) == skep.StaleMap
 	if old {
 		p.stale.Store(&err)
@@ -283,15 +279,20 @@ func (p *putting) put(ctx context.Context, x run) error {
 	return err
 }
 
-// continues says whether a node has what a run goes on with, where the group's only node may be down. Of a durable
-// namespace nothing is taken then: beside another node's beginning it would never be found, for who has it does not know
+// continues refuses a block of a durable namespace that goes on with one which none of its group's nodes has, while a
+// node is down that may have it: beside another node's beginning it would never be found, for who has it does not know
 // where that is when the node is back.
-func (p *putting) continues(ctx context.Context, x run, q *skep.PutRequest) (bool, error) {
-	if q.Depth == 0 || p.sp.Class != skep.Durable || len(p.of) > 1 || !p.s.missed() {
-		return true, nil
+func (s many) continues(ctx context.Context, op string, sp *space, salt skep.Salt, at *known.Place) (lost error) {
+	if at.Depth == at.Base || sp.Class != skep.Durable || !s.missed() {
+		return nil
 	}
-	list, err := x.node.st.Want(ctx, &skep.WantRequest{Scope: q.Scope, Keys: []skep.Key{*q.Parent}})
-	return len(list) == 1 && list[0].Outcome == skep.Exists, err
+	for _, i := range s.holders(sp, salt, at.Anchor) {
+		list, err := s.hasOf(ctx, op, s.owner[i], sp, salt, []skep.Key{at.Parent})
+		if err = s.passOver(ctx, op, s.owner[i], err, &lost); err != nil || len(list) == 1 && list[0].Outcome == skep.Exists {
+			return err
+		}
+	}
+	return cmp.Or(lost, s.missable(op, false))
 }
 
 func (p *putting) declined(x run, why skep.Kind) {
@@ -362,6 +363,9 @@ func (s many) Begin(ctx context.Context, r *skep.BeginRequest) (skep.BlockWriter
 		return nil, err
 	}
 	e := s.known.Where(sp.group, r.Scope, r.Key, r.Depth, r.Parent, r.Ancestors)
+	if err := s.continues(ctx, op, sp, r.Salt, &e); err != nil {
+		return nil, err
+	}
 	q := *r
 	if q.Depth = e.Depth - e.Base; q.Depth == 0 {
 		q.Parent = nil
@@ -403,10 +407,8 @@ func (s many) Begin(ctx context.Context, r *skep.BeginRequest) (skep.BlockWriter
 	switch {
 	case begun == 0 || begun < acks:
 		_ = c.Abort(context.WithoutCancel(ctx))
-		if lost == nil {
-			lost = &skep.Error{Op: op, Kind: skep.Unavailable, Field: "nodes that are up", Value: begun, Limit: acks}
-		}
-		return nil, lost
+		return nil, cmp.Or[error](lost, &skep.Error{Op: op, Kind: skep.Unavailable, Field: "nodes that are up",
+			Value: begun, Limit: acks})
 	case len(holders) > 1:
 		w.BlockWriter = c
 	}

@@ -407,7 +407,7 @@ func (r *spaceRepair) open(ctx context.Context, n *node) error {
 	defer cancel()
 	v, err := r.numberOn(call, n, r.sp, false)
 	if err == nil && v == nil {
-		f.Opened(target{r.many, r.sp, n})
+		f.Opened(target{r.many, r.sp, n, r.self})
 		_, err = r.numberOn(call, n, r.sp, true)
 	}
 	if err == nil {
@@ -469,7 +469,7 @@ func (r *spaceRepair) sendSome(ctx context.Context, n *node, run []skep.StoredBl
 	if q.Depth > 0 {
 		q.Parent = run[0].Parent
 	}
-	f.Sends(target{r.many, r.sp, n})
+	f.Sends(target{r.many, r.sp, n, r.self})
 	call, cancel := context.WithTimeout(ctx, repairCall)
 	defer cancel()
 	var results []skep.PutResult
@@ -520,34 +520,37 @@ func (r *spaceRepair) memory(ctx context.Context, run []skep.StoredBlock) (skep.
 
 // target is a namespace at a node that copies go to.
 type target struct {
-	by many
-	sp *space
-	n  *node
+	by   many
+	sp   *space
+	n    *node
+	self *node // that sends them
 }
 
 // recallKeys is how many keys one call deletes.
 const recallKeys = 4096
 
-// Delete implements keeper.Target. For a node that is down it is remembered (package fence), but for keys of a durable
-// namespace.
+// Delete implements keeper.Target.
 func (t target) Delete(ctx context.Context, op string, keys []skep.Key) error {
-	if t.down() && (t.sp.Class == skep.Cache || op != "delete") {
-		return nil
-	}
-	return t.by.deleteAt(ctx, op, t.n, t.sp, keys)
+	return t.tell(func(s many, n *node) error { return s.deleteAt(ctx, op, n, t.sp, keys) })
 }
 
 // DeleteNamespace implements keeper.Target.
 func (t target) DeleteNamespace(ctx context.Context) error {
-	if t.down() {
-		return nil
-	}
-	return t.by.deleteOn(ctx, t.n, t.sp, nil)
+	return t.tell(func(s many, n *node) error { return s.deleteOn(ctx, n, t.sp, nil) })
 }
 
-// down says whether the node is, by the map as it is now.
-func (t target) down() bool {
-	return slices.ContainsFunc(t.by.now.Load().of.Down(), func(n *clustermap.Node) bool { return n.ID == t.n.ID })
+// tell calls f for the node as the map has it now. A node that is in no map is not told, nor one that is down and, as
+// is agreed, loses the namespace before it serves again (package fence).
+func (t target) tell(f func(s many, n *node) error) error {
+	fence, ok := skep.As[interface {
+		Missed(node uint64, spec *skep.NamespaceSpec) bool
+	}](t.self.st)
+	now := many{t.by.Store, t.by.now.Load()}
+	i := slices.IndexFunc(now.owner, func(n *node) bool { return n.ID == t.n.ID })
+	if i < 0 || ok && fence.Missed(t.n.ID, &t.sp.NamespaceSpec) {
+		return nil
+	}
+	return f(now, now.owner[i])
 }
 
 // Missing implements keeper.Target.

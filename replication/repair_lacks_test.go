@@ -1,6 +1,7 @@
 package replication
 
 import (
+	"cmp"
 	"context"
 	"sync/atomic"
 	"testing"
@@ -8,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/replication/clustermap"
 	"github.com/skepkv/skep/store/memstore"
 	"github.com/skepkv/skep/store/storetest"
 )
@@ -53,6 +55,33 @@ func TestADamagedBlockIsNotSent(t *testing.T) {
 	require.Empty(t, c.keysOf(1))
 	c.nodes[0].spoilt.Store(false)
 	require.EqualValues(t, 8, c.repair().Copied)
+}
+
+// Who sent copies to a node that is in no map any more does not wait for it with deletions.
+func TestANodeInNoMapIsToldOfNoDeletion(t *testing.T) {
+	t.Parallel()
+	m := twice(3, 4)
+	c := crewOf(t, m, skep.Cache, storetest.Config{})
+	keys := chainOf(1, 8)
+	c.nodes[1].down.Store(true)
+	c.put(keys, 0, 8)
+	c.nodes[1].down.Store(false)
+	require.Positive(t, c.repair().Copied)
+	c.nodes[1].down.Store(true)
+	deletes := func() (first error) {
+		for _, k := range []int{0, 2} {
+			_, err := c.keepers[k].Delete(t.Context(), skep.Scope{Namespace: 1}, keys)
+			first = cmp.Or(first, err)
+		}
+		return first
+	}
+	require.ErrorIs(t, deletes(), skep.Unavailable)
+	next := *m
+	next.Epoch, next.Nodes = 2, []clustermap.Node{m.Nodes[0], m.Nodes[2]}
+	for _, k := range []int{0, 2} {
+		require.NoError(t, c.of[k].Follow(t.Context(), &next))
+	}
+	require.NoError(t, deletes())
 }
 
 // unlisted is a Store that cannot say what one of its namespaces has.

@@ -394,7 +394,7 @@ func TestTwoRecallsDoNotCallEachOther(t *testing.T) {
 		v := c.of[i].now.Load()
 		sp, err := c.of[i].spaces.heard(v.nodes[i], lives.Life{}, c.ns)
 		require.NoError(t, err)
-		f.Sends(target{many{c.of[i], v}, sp, v.nodes[1-i]})
+		f.Sends(target{many{c.of[i], v}, sp, v.nodes[1-i], v.nodes[i]})
 		f.Doubt.Store(true)
 		f.End()
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/replication/copies"
 	"github.com/skepkv/skep/replication/placement"
 )
 
@@ -73,20 +74,7 @@ func (s many) present(ctx context.Context, op string, sp *space, sc skep.Scope, 
 	if err != nil {
 		return 0, false
 	}
-	seen := make(map[skep.Key]struct{}, len(keys))
-	for i, k := range keys {
-		if _, twice := seen[k]; twice {
-			continue
-		}
-		seen[k] = struct{}{}
-		for _, list := range lists {
-			if list != nil && list[i].Outcome == skep.Exists && !list[i].Wanted {
-				n++
-				break
-			}
-		}
-	}
-	return n, true
+	return copies.Present(keys, lists), true
 }
 
 // whoHas asks every node what a put of keys would be there, by node; nil of those that are away.

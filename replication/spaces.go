@@ -24,20 +24,15 @@ type spaces struct {
 	last   skep.NamespaceID
 	byID   map[skep.NamespaceID]*space
 	byName map[spaceName]*space
-	byNode map[nodeSpace]skep.NamespaceID // this Store's number of a node's, of deleted ones too
-	gone   []nodeSpace                    // of byNode, what is of a namespace that was deleted; the oldest first
+	byNode *lives.Book // this Store's number of a node's, of deleted ones too
+	turn   int         // how many lists of all namespaces were begun
+	most   int         // with more, one is made: what no node has any more is forgotten
 }
 
-// rememberGone is how many numbers of deleted namespaces are remembered, for the events that tell of it.
-const rememberGone = 1 << 12
+// fewSpaces is how many namespaces are not too many, whether there are so many or not.
+const fewSpaces = 1 << 10
 
 type spaceName struct{ tenant, name string }
-
-type nodeSpace struct {
-	node   int
-	server wire.ServerID
-	id     skep.NamespaceID
-}
 
 // space is one namespace.
 type space struct {
@@ -47,6 +42,7 @@ type space struct {
 	part  int64         // bytes of a block's kv part; 0: any
 	size  atomic.Int64  // bytes of a block, as the last restore found; 0: not known
 	ids   lives.Numbers // what the nodes call it
+	turn  int           // of spaces, when a node told of it last
 }
 
 // life is the one that a node is in, to be asked what its numbers are.
@@ -58,8 +54,8 @@ func (n *node) life(ctx context.Context) (lives.Life, error) {
 func (sp *space) each() int64 { return cmp.Or(sp.size.Load(), sp.part, 1<<20) }
 
 func (p *spaces) init(s *Store) {
-	p.s = s
-	p.byID, p.byName, p.byNode = map[skep.NamespaceID]*space{}, map[spaceName]*space{}, map[nodeSpace]skep.NamespaceID{}
+	p.s, p.most = s, fewSpaces
+	p.byID, p.byName, p.byNode = map[skep.NamespaceID]*space{}, map[spaceName]*space{}, lives.NewBook()
 }
 
 // get finds the namespace of this Store's number.
@@ -104,11 +100,39 @@ func (p *spaces) heardAs(
 		if sp.Chained {
 			sp.group = by.of.Group
 		}
-		p.byID[sp.ID], p.byName[name] = sp, sp
+		if p.byID[sp.ID], p.byName[name] = sp, sp; len(p.byID) > p.most {
+			p.most = 2 * len(p.byID)
+			p.s.start(func() {
+				v := p.s.now.Load()
+				_, _ = many{p.s, v}.Namespaces(v.mark(p.s.ctx))
+			})
+		}
 	}
-	sp.ids.Set(n.i, lives.Number{ID: info.ID, Of: of})
-	p.byNode[nodeSpace{n.i, of.Server, info.ID}] = sp.ID
+	v := lives.Number{ID: info.ID, Of: of}
+	p.byNode.Put(n.i, sp.ids.Get(n.i), v, sp.ID)
+	sp.ids.Set(n.i, v)
+	sp.turn = p.turn
 	return sp, nil
+}
+
+// begin is the turn of a list of all namespaces.
+func (p *spaces) begin() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.turn++
+	return p.turn
+}
+
+// only forgets what no node has told of since a turn began, in which all of them said what they have.
+func (p *spaces) only(turn int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, sp := range p.byID {
+		if sp.turn < turn {
+			p.forgetLocked(sp)
+		}
+	}
+	p.most = max(2*len(p.byID), fewSpaces)
 }
 
 func (p *spaces) forgetLocked(sp *space) {
@@ -118,13 +142,7 @@ func (p *spaces) forgetLocked(sp *space) {
 	delete(p.byID, sp.ID)
 	delete(p.byName, spaceName{sp.Tenant, sp.Name})
 	for _, n := range p.s.now.Load().nodes {
-		if v := sp.ids.Get(n.i); v != nil {
-			p.gone = append(p.gone, nodeSpace{n.i, v.Of.Server, v.ID})
-		}
-	}
-	for len(p.gone) > rememberGone {
-		delete(p.byNode, p.gone[0])
-		p.gone = p.gone[1:]
+		p.byNode.Leave(n.i, sp.ids.Get(n.i))
 	}
 }
 
@@ -142,7 +160,7 @@ func (p *spaces) forget(sp *space) {
 // of is this Store's number of what a node called that namespace in a life of its; 0 where it cannot be had.
 func (p *spaces) of(ctx context.Context, n *node, of lives.Life, id skep.NamespaceID) skep.NamespaceID {
 	p.mu.RLock()
-	mine := p.byNode[nodeSpace{n.i, of.Server, id}]
+	mine := p.byNode.Get(n.i, lives.Number{ID: id, Of: of})
 	p.mu.RUnlock()
 	if mine != 0 || id == 0 {
 		return mine
@@ -162,11 +180,7 @@ func (p *spaces) of(ctx context.Context, n *node, of lives.Life, id skep.Namespa
 func (p *spaces) unlearn(n *node, but lives.Life) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for at := range p.byNode {
-		if at.node == n.i && at.server != but.Server {
-			delete(p.byNode, at)
-		}
-	}
+	p.byNode.Unlearn(n.i, but)
 }
 
 // on calls f with a node's number of the namespace, and a context whose calls reach the node in the life that it is
@@ -191,43 +205,44 @@ func (s many) on(ctx context.Context, op string, n *node, sp *space, made bool,
 			return err
 		}
 		if !restarted {
-			there, lost := s.elsewhere(ctx, n, sp)
-			if lost != nil {
-				return lost
-			}
-			if !there {
-				return s.nowhere(op, sp)
+			if err := s.elsewhere(ctx, op, n, sp); err != nil {
+				return err
 			}
 		}
 		v = nil // the node has lost it, or numbers it otherwise
 	}
 }
 
-// numberOn asks a node for its number of a namespace; nil: it does not have it.
+// numberOn asks a node for its number of a namespace; nil: it does not have it. Made has the node be given it then,
+// where another node has it, or one that is down may: else somebody has deleted it.
 func (s many) numberOn(ctx context.Context, n *node, sp *space, made bool) (*lives.Number, error) {
 	of, err := n.life(ctx)
 	if err != nil {
 		return nil, err
 	}
-	ctx = of.Mark(ctx)
-	if made {
-		info, err := n.st.OpenNamespace(ctx, sp.NamespaceSpec)
-		if err == nil {
-			_, err = s.spaces.heard(n, of, info)
-		}
-		return &lives.Number{ID: info.ID, Of: of}, err
-	}
-	list, err := n.st.NamespacesOf(ctx, sp.Tenant)
+	list, err := n.st.NamespacesOf(of.Mark(ctx), sp.Tenant)
 	if err != nil {
 		return nil, err
 	}
-	for _, info := range list {
-		if info.NamespaceSpec == sp.NamespaceSpec {
-			_, err := s.spaces.heard(n, of, info)
-			return &lives.Number{ID: info.ID, Of: of}, err
+	var info skep.NamespaceInfo
+	i := slices.IndexFunc(list, func(x skep.NamespaceInfo) bool { return x.NamespaceSpec == sp.NamespaceSpec })
+	switch {
+	case i >= 0:
+		info = list[i]
+	case !made:
+		return nil, nil
+	default:
+		if !s.missed() {
+			err = s.elsewhere(ctx, "open namespace", n, sp)
+		}
+		if err == nil {
+			info, err = n.st.OpenNamespace(of.Mark(ctx), sp.NamespaceSpec)
 		}
 	}
-	return nil, nil
+	if err == nil {
+		_, err = s.spaces.heard(n, of, info)
+	}
+	return &lives.Number{ID: info.ID, Of: of}, err
 }
 
 // has says whether a node has the namespace by the number that it gave last.
@@ -247,22 +262,25 @@ func (s many) has(ctx context.Context, n *node, sp *space) (bool, error) {
 	return err == nil && info.NamespaceSpec == sp.NamespaceSpec, err
 }
 
-// elsewhere says whether another node still has the namespace. Where none says so and one does not answer, nobody
-// knows.
-func (s many) elsewhere(ctx context.Context, not *node, sp *space) (there bool, lost error) {
+// elsewhere is nil where another node still has the namespace, else the error that none has it. Where one does not
+// answer, nobody knows.
+func (s many) elsewhere(ctx context.Context, op string, not *node, sp *space) (lost error) {
 	for _, n := range s.live {
 		if n == not {
 			continue
 		}
 		there, err := s.has(ctx, n, sp)
 		if there {
-			return true, nil
+			return nil
 		}
 		if err != nil && lost == nil {
 			lost = n.missing("find namespace", err)
 		}
 	}
-	return false, lost
+	if lost == nil {
+		lost = s.nowhere(op, sp)
+	}
+	return lost
 }
 
 // OpenNamespace implements skep.Namespacer. The nodes are asked in the map's order, so that of two callers who want
@@ -301,12 +319,12 @@ func (s many) OpenNamespace(ctx context.Context, spec skep.NamespaceSpec) (skep.
 	return sp.NamespaceInfo, nil
 }
 
-// list is the namespaces that some node has.
+// list is the namespaces that some node has. All says that no node is down, or did not answer.
 func (s many) list(
 	ctx context.Context, op string, ask func(ctx context.Context, n *node) ([]skep.NamespaceInfo, error),
-) ([]skep.NamespaceInfo, error) {
+) (out []skep.NamespaceInfo, all bool, err error) {
 	if err := s.begin(ctx, op); err != nil {
-		return nil, err
+		return nil, false, err
 	}
 	lists := make([][]skep.NamespaceInfo, len(s.nodes))
 	of := make([]lives.Life, len(s.nodes))
@@ -322,19 +340,18 @@ func (s many) list(
 		if err := errs[n.i]; err == nil {
 			answered++
 		} else if err := s.passOver(ctx, op, n, err, &lost); err != nil {
-			return nil, err
+			return nil, false, err
 		}
 	}
 	if answered == 0 {
-		return nil, lost
+		return nil, false, lost
 	}
-	var out []skep.NamespaceInfo
 	seen := map[skep.NamespaceID]bool{}
 	for i, list := range lists {
 		for _, info := range list {
 			sp, err := s.spaces.heard(s.nodes[i], of[i], info)
 			if err != nil {
-				return nil, err
+				return nil, false, err
 			}
 			if !seen[sp.ID] {
 				seen[sp.ID] = true
@@ -343,21 +360,27 @@ func (s many) list(
 		}
 	}
 	slices.SortFunc(out, func(a, b skep.NamespaceInfo) int { return cmp.Compare(a.ID, b.ID) })
-	return out, nil
+	return out, answered == len(s.owner), nil
 }
 
-// Namespaces implements skep.Namespacer: those of the nodes that answer.
+// Namespaces implements skep.Namespacer: those of the nodes that answer. What none has, when all do, is forgotten.
 func (s many) Namespaces(ctx context.Context) ([]skep.NamespaceInfo, error) {
-	return s.list(ctx, "namespaces", func(ctx context.Context, n *node) ([]skep.NamespaceInfo, error) {
+	turn := s.spaces.begin()
+	out, all, err := s.list(ctx, "namespaces", func(ctx context.Context, n *node) ([]skep.NamespaceInfo, error) {
 		return n.st.Namespaces(ctx)
 	})
+	if err == nil && all {
+		s.spaces.only(turn)
+	}
+	return out, err
 }
 
 // NamespacesOf implements skep.Namespacer: those of the nodes that answer.
 func (s many) NamespacesOf(ctx context.Context, tenant string) ([]skep.NamespaceInfo, error) {
-	return s.list(ctx, "namespaces of", func(ctx context.Context, n *node) ([]skep.NamespaceInfo, error) {
+	out, _, err := s.list(ctx, "namespaces of", func(ctx context.Context, n *node) ([]skep.NamespaceInfo, error) {
 		return n.st.NamespacesOf(ctx, tenant)
 	})
+	return out, err
 }
 
 // FindNamespace implements skep.Namespacer. Somebody else may have deleted the namespace: a node that has it is
@@ -374,10 +397,7 @@ func (s many) FindNamespace(ctx context.Context, id skep.NamespaceID) (skep.Name
 		if there {
 			return sp.NamespaceInfo, nil
 		}
-		if err != nil {
-			err = s.passOver(ctx, op, n, err, &lost)
-		}
-		if err != nil {
+		if err := s.passOver(ctx, op, n, err, &lost); err != nil {
 			return skep.NamespaceInfo{}, err
 		}
 	}

@@ -232,6 +232,7 @@ func (s many) enter(ctx context.Context, op string, id skep.NamespaceID) (*space
 // none may, the call ends with the error it gives.
 func (s many) passOver(ctx context.Context, op string, n *node, err error, lost *error) error {
 	switch {
+	case err == nil:
 	case ctx.Err() != nil:
 		return ended(ctx, op)
 	case !s.away(err):
@@ -307,14 +308,8 @@ func (s many) all(ctx context.Context, op string, f func(n *node) error) error {
 func (s many) allOf(ctx context.Context, op string, nodes []*node, f func(n *node) error) error {
 	var lost error
 	for i, err := range s.eachOf(nodes, f) {
-		switch {
-		case err == nil:
-		case ctx.Err() != nil:
-			return ended(ctx, op)
-		case !s.away(err):
+		if err := s.passOver(ctx, op, s.nodes[i], err, &lost); err != nil {
 			return err
-		case lost == nil:
-			lost = s.nodes[i].missing(op, err)
 		}
 	}
 	return lost

@@ -54,6 +54,32 @@ func Wanted(of []skep.Want, exists skep.Want, have, acks int) skep.Want {
 	return of[0]
 }
 
+// Having is how many nodes have the ith of the keys that each was asked for, nil where it did not answer, and what one
+// of them says.
+func Having(lists [][]skep.Want, i int) (exists skep.Want, have int) {
+	for _, list := range lists {
+		if list != nil && list[i].Outcome == skep.Exists && !list[i].Wanted {
+			exists, have = list[i], have+1
+		}
+	}
+	return exists, have
+}
+
+// Present is how many of keys some node has, each of them once.
+func Present(keys []skep.Key, lists [][]skep.Want) (n int) {
+	seen := make(map[skep.Key]struct{}, len(keys))
+	for i, k := range keys {
+		if _, twice := seen[k]; twice {
+			continue
+		}
+		seen[k] = struct{}{}
+		if _, have := Having(lists, i); have > 0 {
+			n++
+		}
+	}
+	return n
+}
+
 // Elsewhere says whether another node may have what one does not give for this reason.
 func Elsewhere(err error) bool {
 	switch skep.KindOf(err) {

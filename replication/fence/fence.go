@@ -25,6 +25,7 @@ package fence
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync"
 	"time"
 
@@ -239,6 +240,19 @@ func (f *Fence) now(ctx context.Context) (Registry, *clustermap.Map, error) {
 		return nil, nil, &skep.Error{Op: "delete", Kind: skep.StaleMap, Field: "epoch", Value: by, Limit: m.Returned}
 	}
 	return reg, m, nil
+}
+
+// Missed says whether the node of a number is down and loses such a namespace before it serves again.
+func (f *Fence) Missed(node uint64, spec *skep.NamespaceSpec) bool {
+	f.mu.Lock()
+	reg := f.reg
+	f.mu.Unlock()
+	if reg == nil || reg.Map() == nil {
+		return false
+	}
+	return slices.ContainsFunc(reg.Map().Down(), func(n *clustermap.Node) bool {
+		return n.ID == node && n.Missed.Loses(spec)
+	})
 }
 
 // missed has the nodes that are down remember a namespace, or all of a tenant, before something is deleted here. One

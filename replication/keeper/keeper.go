@@ -43,10 +43,14 @@ type sentKey struct {
 	key   skep.Key
 }
 
-type sentAt struct {
+type sentBy struct {
 	sentKey
 	flight *Flight
-	at     time.Time
+}
+
+type sentAt struct {
+	sentBy
+	at time.Time
 }
 
 // Target is a namespace at another node, to which copies go. Two that are equal are the same one.
@@ -65,7 +69,7 @@ type Target interface {
 type sending struct {
 	flight *Flight
 	to     Target
-	at     time.Time // when it was noted last
+	at     time.Time // when it was noted last: as in order
 }
 
 // given is a node that was given a namespace.
@@ -125,7 +129,7 @@ func (k *Keeper) forget() (now time.Time) {
 	for old < len(k.order) && now.Sub(k.order[old].at) >= sentFor && k.order[old].flight.ended() {
 		o := k.order[old]
 		k.keep(o.sentKey, slices.DeleteFunc(k.sent[o.sentKey], func(s sending) bool {
-			return s.flight == o.flight && now.Sub(s.at) >= sentFor
+			return s.flight == o.flight
 		}))
 		old++
 	}
@@ -180,7 +184,7 @@ func (f *Flight) Sends(to Target) {
 	for i := range f.blocks {
 		k := sentKey{f.space, f.blocks[i].Key}
 		f.k.sent[k] = append(f.k.sent[k], sending{f, to, now})
-		f.k.order = append(f.k.order, sentAt{k, f, now})
+		f.k.order = append(f.k.order, sentAt{sentBy{k, f}, now})
 	}
 }
 
@@ -310,16 +314,15 @@ func (k *Keeper) DeleteNamespace(ctx context.Context, id skep.NamespaceID) error
 	}), own)
 }
 
-// recall deletes at other nodes what went there lately: of what each takes. What did not get there, or may be on its way
-// yet, is remembered for another minute: the deletion is to be made again.
+// recall deletes at other nodes what went there lately: of what each takes. Where it does not get there, the deletion
+// is to be made again, and what it was of is remembered for another minute. It is to be made again while copies may be
+// on their way yet, too: for a minute from when they were sent, however often it is made.
 func (k *Keeper) recall(ctx context.Context, op string, each func(take func(sentKey))) error {
 	type sent struct {
 		at sentKey
 		sending
 	}
 	of := map[Target][]sent{}
-	var lost error
-	var left []sent
 	k.mu.Lock()
 	each(func(at sentKey) {
 		var under []sending // whoever deletes what they were read from waits for them, and takes them then
@@ -329,38 +332,55 @@ func (k *Keeper) recall(ctx context.Context, op string, each func(take func(sent
 				continue
 			}
 			of[s.to] = append(of[s.to], sent{at, s})
-			if s.flight.Doubt.Load() {
-				lost = s.to.Missing(op, &skep.Error{Op: "repair", Kind: skep.Unavailable})
-				left = append(left, sent{at, s})
-			}
 		}
 		k.keep(at, under) // made from here on, a deletion that this one causes finds no more
 	})
 	k.mu.Unlock()
 	var wait sync.WaitGroup
-	var mu sync.Mutex // guards lost and left
+	var mu sync.Mutex // guards what follows
+	var lost error
+	var missed, doubt []sent
 	for p, list := range of {
 		wait.Go(func() {
 			keys := make([]skep.Key, len(list))
 			for i := range list {
 				keys[i] = list[i].at.key
 			}
-			if err := p.Delete(ctx, op, keys); err != nil {
-				mu.Lock()
-				defer mu.Unlock()
+			err := p.Delete(ctx, op, keys)
+			mu.Lock()
+			defer mu.Unlock()
+			if err != nil {
 				lost = p.Missing(op, err)
-				left = append(left, list...)
+				missed = append(missed, list...)
+				return
+			}
+			for _, s := range list {
+				if s.flight.Doubt.Load() {
+					lost = p.Missing(op, &skep.Error{Op: "repair", Kind: skep.Unavailable})
+					doubt = append(doubt, s)
+				}
 			}
 		})
 	}
 	wait.Wait()
-	now := skep.Steady()
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	for _, s := range left {
-		s.sending.at = now
-		k.keep(s.at, append(k.sent[s.at], s.sending))
-		k.order = append(k.order, sentAt{s.at, s.flight, now})
+	now := skep.Steady()
+	anew := map[sentBy]bool{}
+	for i := range missed {
+		missed[i].sending.at = now
+		anew[sentBy{missed[i].at, missed[i].flight}] = true
+	}
+	if len(anew) > 0 {
+		k.order = slices.DeleteFunc(k.order, func(o sentAt) bool { return anew[o.sentBy] })
+	}
+	for by := range anew {
+		k.order = append(k.order, sentAt{by, now})
+	}
+	for _, s := range append(missed, doubt...) {
+		if now.Sub(s.sending.at) < sentFor { // else nothing would forget it
+			k.keep(s.at, append(k.sent[s.at], s.sending))
+		}
 	}
 	return lost
 }

@@ -100,3 +100,11 @@ func (b *Book[T]) Take(id skep.LeaseID) (x T, ok bool) {
 	}
 	return p.of, true
 }
+
+// Sooner is the sooner one of two times; a zero one is none.
+func Sooner(a, b time.Time) time.Time {
+	if a.IsZero() || !b.IsZero() && b.Before(a) {
+		return b
+	}
+	return a
+}

@@ -1,0 +1,105 @@
+package replication
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/store/storetest"
+)
+
+// end has somebody else delete a namespace, by name.
+func (r *rig) end(name string) {
+	r.Helper()
+	for _, n := range r.nodes {
+		list, err := n.Store.Namespaces(r.Context())
+		require.NoError(r, err)
+		for _, info := range list {
+			if info.Name == name {
+				require.NoError(r, n.Store.DeleteNamespace(r.Context(), info.ID))
+			}
+		}
+	}
+}
+
+// count is how many namespaces the Store remembers.
+func (p *spaces) count() int {
+	p.mu.RLock()
+	defer p.mu.RUnlock()
+	return len(p.byID)
+}
+
+// What somebody else has deleted is forgotten when a list lacks it that all nodes gave; what was made meanwhile is not.
+func TestWhatAListLacksIsForgotten(t *testing.T) {
+	t.Parallel()
+	r := cluster(t, 2, 1)
+	spec := skep.NamespaceSpec{Tenant: "t", Name: "other", Shape: shape, Chained: true}
+	other, err := r.OpenNamespace(t.Context(), spec)
+	require.NoError(t, err)
+	r.end("other")
+	r.nodes[1].down.Store(true)
+	_, err = r.Namespaces(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, 2, r.spaces.count(), "node b may have it")
+	r.nodes[1].down.Store(false)
+	turn := r.spaces.begin()
+	list, err := r.Namespaces(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, []skep.NamespaceInfo{r.ns}, list)
+	require.Equal(t, 1, r.spaces.count())
+	_, err = r.FindNamespace(t.Context(), other.ID)
+	require.ErrorIs(t, err, skep.NotFound)
+	again, err := r.OpenNamespace(t.Context(), spec)
+	require.NoError(t, err)
+	require.NotEqual(t, other.ID, again.ID)
+	r.spaces.only(turn)
+	require.Equal(t, 2, r.spaces.count(), "a list that was begun before it was made lacks it")
+}
+
+// Who hears of ever more namespaces, which somebody else deletes, remembers few.
+func TestNamespacesOfOthersAreForgotten(t *testing.T) {
+	t.Parallel()
+	r := cluster(t, 2, 1)
+	for i := range 3 * fewSpaces {
+		name := fmt.Sprint("n", i)
+		_, err := r.OpenNamespace(t.Context(), skep.NamespaceSpec{Tenant: "t", Name: name, Shape: shape, Chained: true})
+		require.NoError(t, err)
+		r.end(name)
+	}
+	storetest.Eventually(t, "they are forgotten", func() bool { return r.spaces.count() <= fewSpaces })
+	_, err := r.FindNamespace(t.Context(), r.ns.ID)
+	require.NoError(t, err)
+}
+
+// Who writes on in a namespace that somebody else has deleted, and asks a node anew what it calls it, does not make it
+// again. Where another node has it, the node is given it.
+func TestADeletedNamespaceIsNotMadeAnew(t *testing.T) {
+	t.Parallel()
+	r := cluster(t, 2, 1)
+	keys := chainOf(1, 40)
+	trip := func() {
+		for _, n := range r.nodes {
+			n.down.Store(true)
+		}
+		r.put(keys, 0, 40)
+		for _, n := range r.nodes {
+			n.down.Store(false)
+		}
+	}
+	trip()
+	require.NoError(t, r.nodes[1].Store.DeleteNamespace(t.Context(), 1))
+	for _, x := range r.put(keys, 0, 40) {
+		require.Equal(t, skep.Committed, x.Outcome)
+	}
+	trip()
+	r.end("n")
+	_, err := r.Put(t.Context(), r.request(keys, 0, 40))
+	require.ErrorIs(t, err, skep.NotFound)
+	for _, n := range r.nodes {
+		list, err := n.Namespaces(t.Context())
+		require.NoError(t, err)
+		require.Empty(t, list)
+	}
+}
