@@ -35,11 +35,10 @@ func (l *Log) Stray(h *segment.Head) segment.Tombstone {
 // appends that were never committed, of blocks a crash or a drive damaged. scan visits the log.
 func (l *Log) Strays(ctx context.Context, g *space.Group, scan space.Scanner) (list []segment.Tombstone, err error) {
 	rows := map[segment.RecordID]bool{}
-	err = l.Catalog.ScanGroup(ctx, g.Num, func(_ layout.Location, row []byte) error {
-		if h, err := segment.DecodeHead(row); err == nil {
-			rows[h.ID()] = true
-		}
-		return nil
+	err = l.Catalog.ScanGroup(ctx, g.Num, func(at layout.Location, row []byte) error {
+		h, err := segment.DecodeHead(row)
+		rows[h.ID()] = true
+		return catalog.DamagedRow(at, err)
 	})
 	if err != nil {
 		return nil, err
