@@ -75,7 +75,8 @@ func (l *Log) Strays(ctx context.Context, g *space.Group, scan space.Scanner) (l
 // unreplaced is of a record that no row speaks for and that names a tail which is stored: the record's append, as it
 // was never committed, has a tombstone of the tail, and this one takes it back. An error: nobody knows whether there is
 // such a tail, and the log is to be compared again.
-func (l *Log) unreplaced(ctx context.Context, h *segment.Head, record []byte) (t segment.Tombstone, ok bool, err error) {
+func (l *Log) unreplaced(ctx context.Context, h *segment.Head, record []byte) (t segment.Tombstone, ok bool,
+	err error) {
 	var rec segment.Record
 	if segment.DecodeRecord(record, &rec) != nil || rec.Replaces == nil {
 		return t, false, nil

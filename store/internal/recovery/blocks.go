@@ -159,8 +159,8 @@ func (ld *Loader) Blocks(ctx context.Context, root catalog.StoreState, into *ind
 	return doubtful, nil
 }
 
-// damaged is what a row that cannot be read means to an open: the catalog is damaged, and the logs on the drives are the
-// truth. An open that only reads drops nothing, and goes on without the block.
+// damaged is what a row that cannot be read means to an open: the catalog is damaged, and the logs on the drives are
+// the truth. An open that only reads drops nothing, and goes on without the block.
 func (ld *Loader) damaged(l layout.Location, err error) error {
 	err = catalog.DamagedRow(l, err)
 	if !ld.ReadOnly {
