@@ -47,7 +47,7 @@ func TestWhatIsBeingMovedIsThere(t *testing.T) {
 			h := segment.Head{Instance: ns.Instance, SaltTag: segment.SaltTag(tag), Key: key, Seq: s.root.Next()}
 			h.Version = uint32(h.Seq)
 			s.root.Next()
-			assert.True(t, s.logs.Stray(&h).Exact)
+			assert.True(t, s.logs.Stray(testContext(t), &h).Exact)
 		}},
 	} {
 		t.Run(c.name, func(t *testing.T) {

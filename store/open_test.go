@@ -44,6 +44,8 @@ func TestBadOptions(t *testing.T) {
 		{"large segment", "segment bytes", func(o *Options) { o.SegmentBytes = maxSegmentBytes + layout.PageSize }},
 		{"unknown policy", "policy", func(o *Options) { o.Policy = "fifo" }},
 		{"little memory", "io bytes", func(o *Options) { o.IOBytes = 1 << 20 }},
+		{"memory that no arena takes", "io bytes", func(o *Options) { o.IOBytes = 1 << 44 }},
+		{"a cache that no arena takes", "cache bytes", func(o *Options) { o.CacheBytes = 1<<43 - 4<<10 }},
 		{"negative logical cap", "logical blocks", func(o *Options) { o.LogicalBlocks = -1 }},
 		{"negative leases", "leased bytes", func(o *Options) { o.LeasedBytes = -1 }},
 		{"negative pins", "pinned bytes", func(o *Options) { o.PinnedBytes = -1 }},

@@ -266,13 +266,12 @@ func (o *Options) defaultsWithin(limit int64) {
 	if o.Degraded == "" {
 		o.Degraded = DegradedAuto
 	}
-	if o.CacheBytes < 0 {
-		o.CacheBytes = 0
-	}
+	o.CacheBytes = memory.Pages(max(o.CacheBytes, 0))
 	if o.PrefetchBytes == 0 {
 		o.PrefetchBytes = o.CacheBytes / 4
 	}
 	def(&o.IOBytes, max(leastIOBytes, memory.Within(256<<20, limit, 4)))
+	o.IOBytes = memory.Pages(o.IOBytes)
 	def(&o.CatalogCacheBytes, memory.Within(64<<20, limit, 16))
 	def(&o.CallBytes, memory.Within(256<<20, limit, 8))
 	if o.WriterBytes == 0 {
@@ -417,8 +416,10 @@ func (o *Options) validate() error {
 		return skep.Invalidf(op, "write budget with admission "+o.Admission, o.WriteBudget, "0; a budget needs admission budget")
 	case o.Degraded != DegradedAuto && o.Degraded != DegradedNever && o.Degraded != DegradedAlways:
 		return skep.Invalidf(op, "degraded", o.Degraded, "auto, never or always")
-	case o.IOBytes < leastIOBytes:
-		return skep.Invalidf(op, "io bytes", o.IOBytes, fmt.Sprintf("at least %d", leastIOBytes))
+	case o.IOBytes < leastIOBytes || o.IOBytes > memory.MaxBytes:
+		return skep.Invalidf(op, "io bytes", o.IOBytes, fmt.Sprintf("%d to %d", leastIOBytes, memory.MaxBytes))
+	case o.CacheBytes > memory.MaxBytes-o.IOBytes:
+		return skep.Invalidf(op, "cache bytes", o.CacheBytes, fmt.Sprintf("at most %d, with io bytes", memory.MaxBytes))
 	case o.HealAfter < 0:
 		return skep.Invalidf(op, "heal after", o.HealAfter, "0 or more")
 	case o.BackgroundRate < 0:

@@ -28,6 +28,15 @@ func TestAnyLimitGivesSizesThatAnArenaTakes(t *testing.T) {
 	}
 }
 
+// So does whoever sets a size: 100 MB are no whole pages.
+func TestAnySizeIsOneThatAnArenaTakes(t *testing.T) {
+	t.Parallel()
+	s, _, _ := openRig(t, func(o *Options) { o.CacheBytes, o.IOBytes = 100_000_000, 50_000_001 })
+	require.EqualValues(t, 100_000_000/memory.PageSize*memory.PageSize, s.options.CacheBytes)
+	require.EqualValues(t, 50_000_001/memory.PageSize*memory.PageSize, s.options.IOBytes)
+	require.NoError(t, s.Close())
+}
+
 func TestDefaultSizesFollowTheMemoryOfTheControlGroup(t *testing.T) {
 	t.Parallel()
 	for _, limit := range []int64{64 << 20, 512 << 20, 1 << 30, 64 << 30} {

@@ -1,6 +1,8 @@
 package store
 
 import (
+	"os"
+	"path/filepath"
 	"testing"
 	"time"
 
@@ -8,6 +10,7 @@ import (
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/store/internal/space"
+	"github.com/skepkv/skep/store/segment"
 )
 
 // A put that replaces a tail by name is refused by the catalog. Its append, with the tombstone of the tail, is in the
@@ -74,4 +77,51 @@ func TestATailOutlivesAPutThatFailed(t *testing.T) {
 			require.NoError(t, s.Close())
 		})
 	}
+}
+
+// The same, and the drive with the payload of what replaced the tail is missing when the catalog is made anew: nobody
+// can know any more whether that append was whole, and the tail stays.
+func TestATailOutlivesAPutThatFailedOnAMissingDrive(t *testing.T) {
+	t.Parallel()
+	ctx := testContext(t)
+	r := &refuser{}
+	o := small(tempRoot(t, "store"))
+	well(&o)
+	o.DeviceCount, o.CapacityBytes, o.CacheBytes, o.taskEvery, o.refuseCommits = 3, 6<<20, -1, hangs, r.refuse
+	o.FlushInterval = hangs // no mark passes the append
+	s, err := Open(ctx, o)
+	require.NoError(t, err)
+	defer func() { require.NoError(t, s.Close()) }()
+	sc := tailSpace(t, s, true)
+	tail := putTails(t, s, sc, 1)[0]
+	whole := version(keyOf(2), 1, 0)
+	whole.Replaces = &tail
+	r.during(t, func() error {
+		_, err := heapPut(ctx, s, &skep.PutRequest{Scope: sc, Blocks: []skep.Block{whole}})
+		return err
+	})
+	g, away := openedBy(s, space.User), ""
+	require.NotNil(t, g)
+	require.NoError(t, s.space.ScanGroupLogs(ctx, g, func(_ *segment.Append, e segment.Entry) error {
+		if e.Kind != segment.KindBlock {
+			return nil
+		}
+		h, err := segment.DecodeHead(e.Body)
+		if h.Key == whole.Key {
+			away = g.Drives[h.Place.Device].Path
+		}
+		return err
+	}))
+	o = small(filepath.Join(tempRoot(t, "copy"), "store"))
+	o.DeviceCount, o.CapacityBytes, o.CacheBytes, o.Degraded = 3, 6<<20, -1, DegradedAlways
+	require.NoError(t, os.CopyFS(o.Dir, os.DirFS(s.options.Dir)))
+	require.NoError(t, os.RemoveAll(filepath.Join(o.Dir, "catalog")))
+	require.NoError(t, os.Remove(filepath.Join(o.Dir, filepath.Base(away))))
+	rep, err := Rebuild(ctx, o, false, nil)
+	require.NoError(t, err)
+	require.EqualValues(t, 1, rep.Blocks, "%+v", rep)
+	again, err := Open(ctx, o)
+	require.NoError(t, err)
+	require.Equal(t, 1, prefix(t, again, sc, []skep.Key{tail}))
+	require.NoError(t, again.Close())
 }

@@ -10,6 +10,7 @@ import (
 	"strconv"
 
 	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/layout"
 )
 
 // rowVersion is the version byte of every value written. Another one is
@@ -51,6 +52,16 @@ func unseal(key, value []byte) ([]byte, error) {
 
 func damaged(key []byte, err error) error {
 	return &skep.Error{Op: "catalog", Kind: skep.Damaged, Field: fmt.Sprintf("row %q", key), Err: err}
+}
+
+// DamagedRow is what whoever reads the row of a block at l ends with when the row cannot be read: the block is in the
+// logs, so that nothing may be freed, compared or dropped for the lack of it. Nil when err is.
+func DamagedRow(l layout.Location, err error) error {
+	if err == nil {
+		return nil
+	}
+	return &skep.Error{Op: "catalog", Kind: skep.Damaged, Field: "row of a block", Value: l.String(),
+		Limit: "whole: close the store and open it, which makes the catalog anew from the devices", Err: err}
 }
 
 var errShort = errors.New("value ends early")

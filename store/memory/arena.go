@@ -19,6 +19,8 @@ const (
 	hugePage = 2 << 20
 	// limitPages keeps page numbers in an int32 and sizes far from overflow: 8 TiB.
 	limitPages = 1<<31 - 1
+	// MaxBytes is the largest sum of budgets.
+	MaxBytes = int64(limitPages) * PageSize
 )
 
 // Budget is what a buffer is charged to.
@@ -68,11 +70,10 @@ func (o *Options) ensureDefaults() {
 }
 
 func (o *Options) validate() error {
-	const limit = int64(limitPages) * PageSize
 	switch {
-	case o.IO < PageSize || o.IO%PageSize != 0 || o.IO > limit:
+	case o.IO < PageSize || o.IO%PageSize != 0 || o.IO > MaxBytes:
 		return invalid("Options.IO", o.IO, "a multiple of 4096 from 4096 up to 8 TiB")
-	case o.Cache < 0 || o.Cache%PageSize != 0 || o.Cache > limit-o.IO:
+	case o.Cache < 0 || o.Cache%PageSize != 0 || o.Cache > MaxBytes-o.IO:
 		return invalid("Options.Cache", o.Cache, "a multiple of 4096 from 0 up to 8 TiB less Options.IO")
 	case o.MaxBlock < PageSize || o.MaxBlock > LimitMaxBlock || bits.OnesCount(uint(o.MaxBlock)) != 1:
 		return invalid("Options.MaxBlock", o.MaxBlock, "a power of two from 4096 to 67108864")

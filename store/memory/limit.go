@@ -19,8 +19,11 @@ func Within(want, limit, part int64) int64 {
 	if limit <= 0 {
 		return want
 	}
-	return min(want, limit/part&^(PageSize-1))
+	return min(want, Pages(limit/part))
 }
+
+// Pages is n, which is 0 or more, in whole pages: of a budget the rest of a page is of no use to an arena.
+func Pages(n int64) int64 { return n &^ (PageSize - 1) }
 
 // unlimited is where version 1's number for no limit is beyond: it is the largest multiple of a page.
 const unlimited = 1 << 60

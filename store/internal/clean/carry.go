@@ -9,6 +9,7 @@ import (
 	"github.com/skepkv/skep/index"
 	"github.com/skepkv/skep/layout"
 	"github.com/skepkv/skep/store/catalog"
+	"github.com/skepkv/skep/store/internal/commit"
 	"github.com/skepkv/skep/store/internal/intents"
 	"github.com/skepkv/skep/store/internal/namespaces"
 	"github.com/skepkv/skep/store/internal/space"
@@ -121,13 +122,16 @@ func (k *carrier) visit(a *segment.Append, e segment.Entry) error {
 	switch e.Kind {
 	case segment.KindTombstone:
 		t, err := segment.DecodeTombstone(e.Body)
-		if err == nil && !outlived(max(t.Seq, t.Covers), k.oldest) && !n.Dead(t.Instance, namespaces.Tag(t.SaltTag)) &&
-			(t.Seq != a.Seq || !k.stands(&t)) {
-			if t.Seq == a.Seq { // the record of its append that an exact one may be about goes with the group
-				t.Seq = k.c.Root.Next()
-			}
-			k.stones = append(k.stones, t)
+		if err != nil || outlived(max(t.Seq, t.Covers), k.oldest) || n.Dead(t.Instance, namespaces.Tag(t.SaltTag)) {
+			return nil
 		}
+		if t.Seq == a.Seq {
+			if ok, err := k.stands(&t); ok || err != nil {
+				return err
+			}
+			t.Seq = k.c.Root.Next() // the record of its append that an exact one may be about goes with the group
+		}
+		k.stones = append(k.stones, t)
 	case segment.KindPurge:
 		p, err := segment.DecodePurge(e.Body)
 		if err == nil && k.needsPurge(&p) {
@@ -153,14 +157,17 @@ func (k *carrier) visit(a *segment.Append, e segment.Entry) error {
 }
 
 // stands says that a block is stored which a tombstone covers: the append that replaced it was never committed.
-func (k *carrier) stands(t *segment.Tombstone) bool {
+func (k *carrier) stands(t *segment.Tombstone) (bool, error) {
 	fp := k.c.Names.Fingerprint(t.Instance, namespaces.Tag(t.SaltTag), t.Key)
 	e, ok := k.c.Index.Resolve(fp)
 	if !ok || e.Location == 0 {
-		return false
+		return false, nil
 	}
-	rec, err := k.c.Rows.RecordNow(fp, e)
-	return err == nil && rec.Written() <= t.Covers
+	rec, err := k.c.Rows.RecordNow(k.c.Context, fp, e)
+	if err == commit.ErrGone {
+		return false, nil
+	}
+	return err == nil && rec.Written() <= t.Covers, err
 }
 
 // needsPurge: a salt's first tag says for ever which tag it has now; the others as long

@@ -68,10 +68,10 @@ func (c *Cleaner) best(ctx context.Context) (bool, error) {
 		case err == ErrNoGain:
 			c.Index.Futile(g.Num)
 		case catalog.NoRoom(err): // what is kept, and carried on, does not fit
-		case (k == skep.DeviceFailed || k == skep.Deadline) && ctx.Err() == nil:
+		case (k == skep.DeviceFailed || k == skep.Deadline || k == skep.Damaged) && ctx.Err() == nil:
 			c.Index.Futile(g.Num)
 			if c.mayTell() {
-				c.Log.Error("group not cleaned: a drive of it fails", "group", g.Num, "error", err)
+				c.Log.Error("group not cleaned: a drive of it fails, or the catalog does", "group", g.Num, "error", err)
 			}
 		default:
 			return false, err
@@ -104,7 +104,8 @@ func (c *Cleaner) gives(num uint32) bool {
 	return c.Space.CanClaim(num) && (c.Space.Relieves(num) || c.Tight())
 }
 
-// EmptyGroup empties g, which is claimed, and hands it over to be freed.
+// EmptyGroup empties g, which is claimed, and hands it over to be freed. Damaged: a row of it cannot be read, and it
+// stays.
 func (c *Cleaner) EmptyGroup(ctx context.Context, g *space.Group) error {
 	var recs []segment.Record
 	var refs []index.Ref
@@ -112,8 +113,7 @@ func (c *Cleaner) EmptyGroup(ctx context.Context, g *space.Group) error {
 	err := c.Catalog.ScanGroup(ctx, g.Num, func(loc layout.Location, row []byte) error {
 		var rec segment.Record
 		if err := segment.DecodeRecord(row, &rec); err != nil {
-			c.Log.Error("damaged row in the catalog", "location", loc, "error", err)
-			return nil
+			return catalog.DamagedRow(loc, err)
 		}
 		fp := c.Names.Fingerprint(rec.Instance, namespaces.Tag(rec.SaltTag), rec.Key)
 		if c.Names.Dead(rec.Instance, namespaces.Tag(rec.SaltTag)) {

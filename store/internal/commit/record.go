@@ -1,6 +1,8 @@
 package commit
 
 import (
+	"context"
+
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/index"
 	"github.com/skepkv/skep/layout"
@@ -21,7 +23,11 @@ const looks = 8
 //
 // Errors: ErrGone; NotFound when there is no row where e says, as there is none for a moment while a block is moved;
 // Damaged.
-func (r *Rows) Record(fp index.Fingerprint, e index.Entry) (rec segment.Record, err error) {
+func (r *Rows) Record(fp index.Fingerprint, e index.Entry) (segment.Record, error) {
+	return r.record(r.Context, fp, e)
+}
+
+func (r *Rows) record(ctx context.Context, fp index.Fingerprint, e index.Entry) (rec segment.Record, err error) {
 	if e.Location == 0 {
 		if p := r.Puts.Records.Get(fp); p != nil {
 			return *p, nil
@@ -32,7 +38,7 @@ func (r *Rows) Record(fp index.Fingerprint, e index.Entry) (rec segment.Record, 
 			return rec, ErrGone
 		}
 	}
-	buf, err := r.Catalog.Block(r.Context, layout.Unpack(e.Location), nil)
+	buf, err := r.Catalog.Block(ctx, layout.Unpack(e.Location), nil)
 	if err != nil {
 		return rec, err
 	}
@@ -43,10 +49,10 @@ func (r *Rows) Record(fp index.Fingerprint, e index.Entry) (rec segment.Record, 
 // RecordNow is Record for who does not change rows: the cleaner moves a block's row before it moves the index, so one
 // whose row is not there is looked for again when the change of rows under way is over.
 //
-// Errors: ErrGone, Damaged, Overloaded when the block is moved all the time.
-func (r *Rows) RecordNow(fp index.Fingerprint, e index.Entry) (rec segment.Record, err error) {
+// Errors: ErrGone, Damaged, Overloaded when the block is moved all the time, and those of a catalog that is too slow.
+func (r *Rows) RecordNow(ctx context.Context, fp index.Fingerprint, e index.Entry) (rec segment.Record, err error) {
 	for range looks {
-		if rec, err = r.Record(fp, e); err == nil || skep.KindOf(err) != skep.NotFound && err != ErrGone {
+		if rec, err = r.record(ctx, fp, e); err == nil || skep.KindOf(err) != skep.NotFound && err != ErrGone {
 			return rec, err
 		}
 		r.Await()
@@ -61,7 +67,9 @@ func (r *Rows) RecordNow(fp index.Fingerprint, e index.Entry) (rec segment.Recor
 
 // OnDrives is the record of a block that is on its devices. NotFound when there is none.
 func (r *Rows) OnDrives(op string, key skep.Key, fp index.Fingerprint) (segment.Record, error) {
-	return r.onDrives(op, key, fp, r.RecordNow)
+	return r.onDrives(op, key, fp, func(fp index.Fingerprint, e index.Entry) (segment.Record, error) {
+		return r.RecordNow(r.Context, fp, e)
+	})
 }
 
 // Change calls f while nobody else changes rows. read is OnDrives, of records as they are then.

@@ -16,13 +16,13 @@ import (
 // Stray is the tombstone of a record that no row speaks for. Where the block is stored in an older
 // version, or in another copy of this one, only this record is meant: it was never
 // committed. Else whatever is older is gone as well.
-func (l *Log) Stray(h *segment.Head) segment.Tombstone {
+func (l *Log) Stray(ctx context.Context, h *segment.Head) segment.Tombstone {
 	t := segment.Tombstone{Seq: l.Root.Next(), Covers: h.Written(), Instance: h.Instance, SaltTag: h.SaltTag, Key: h.Key}
 	fp := l.Names.Fingerprint(h.Instance, namespaces.Tag(h.SaltTag), h.Key)
 	exact := l.Puts.Rivals.Before(fp, h.Written()) < h.Written()
 	if e, ok := l.Index.Resolve(fp); ok && e.Location != 0 {
 		// Not as it was a moment ago: a block that is being moved keeps its version.
-		rec, err := l.Rows.RecordNow(fp, e)
+		rec, err := l.Rows.RecordNow(ctx, fp, e)
 		exact = exact || err != commit.ErrGone && (err != nil || h.Written() >= rec.Written())
 	}
 	if exact {
@@ -35,11 +35,10 @@ func (l *Log) Stray(h *segment.Head) segment.Tombstone {
 // appends that were never committed, of blocks a crash or a drive damaged. scan visits the log.
 func (l *Log) Strays(ctx context.Context, g *space.Group, scan space.Scanner) (list []segment.Tombstone, err error) {
 	rows := map[segment.RecordID]bool{}
-	err = l.Catalog.ScanGroup(ctx, g.Num, func(_ layout.Location, row []byte) error {
-		if h, err := segment.DecodeHead(row); err == nil {
-			rows[h.ID()] = true
-		}
-		return nil
+	err = l.Catalog.ScanGroup(ctx, g.Num, func(at layout.Location, row []byte) error {
+		h, err := segment.DecodeHead(row)
+		rows[h.ID()] = true
+		return catalog.DamagedRow(at, err)
 	})
 	if err != nil {
 		return nil, err
@@ -59,8 +58,12 @@ func (l *Log) Strays(ctx context.Context, g *space.Group, scan space.Scanner) (l
 		}
 		rows[id] = true // its copies too
 		if !l.Names.Dead(h.Instance, namespaces.Tag(h.SaltTag)) {
-			list = append(list, l.Stray(&h))
-			if t, ok := l.unreplaced(&h, e.Body); ok {
+			list = append(list, l.Stray(ctx, &h))
+			t, ok, err := l.unreplaced(ctx, &h, e.Body)
+			if err != nil {
+				return err
+			}
+			if ok {
 				list = append(list, t)
 			}
 		}
@@ -70,23 +73,30 @@ func (l *Log) Strays(ctx context.Context, g *space.Group, scan space.Scanner) (l
 }
 
 // unreplaced is of a record that no row speaks for and that names a tail which is stored: the record's append, as it
-// was never committed, has a tombstone of the tail, and this one takes it back.
-func (l *Log) unreplaced(h *segment.Head, record []byte) (t segment.Tombstone, ok bool) {
+// was never committed, has a tombstone of the tail, and this one takes it back. An error: nobody knows whether there is
+// such a tail, and the log is to be compared again.
+func (l *Log) unreplaced(ctx context.Context, h *segment.Head, record []byte) (t segment.Tombstone, ok bool,
+	err error) {
 	var rec segment.Record
 	if segment.DecodeRecord(record, &rec) != nil || rec.Replaces == nil {
-		return t, false
+		return t, false, nil
 	}
 	fp := l.Names.Fingerprint(h.Instance, namespaces.Tag(h.SaltTag), *rec.Replaces)
 	e, ok := l.Index.Resolve(fp)
 	if !ok || e.Location == 0 {
-		return t, false
+		return t, false, nil
 	}
-	tail, err := l.Rows.RecordNow(fp, e)
-	if err != nil || tail.Seq == h.Seq || tail.Written() > h.Seq {
-		return t, false
+	tail, err := l.Rows.RecordNow(ctx, fp, e)
+	switch {
+	case err == commit.ErrGone:
+		return t, false, nil
+	case err != nil:
+		return t, false, err
+	case tail.Seq == h.Seq || tail.Written() > h.Seq:
+		return t, false, nil
 	}
 	return segment.Tombstone{Seq: l.Root.Next(), Covers: h.Seq, Exact: true, Instance: h.Instance, SaltTag: h.SaltTag,
-		Key: *rec.Replaces}, true
+		Key: *rec.Replaces}, true, nil
 }
 
 // gone finds the namespaces that a group's log says there are, and that are no more, where it does not say so itself:

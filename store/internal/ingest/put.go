@@ -122,7 +122,7 @@ func (w *Writer) land(blocks []*Block) {
 // first one's record cannot be read nobody knows, and it says that they do not.
 // False: the first one has gone meanwhile.
 func (w *Writer) exists(ns *namespaces.Namespace, in *Block, e index.Entry) bool {
-	first, err := w.Rows.RecordNow(in.FP, e)
+	first, err := w.Rows.RecordNow(w.Rows.Context, in.FP, e)
 	if err == commit.ErrGone {
 		return false
 	}

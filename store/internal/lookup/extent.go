@@ -16,7 +16,7 @@ func (l *Finder) extentOf(ns *namespaces.Namespace, fp index.Fingerprint, e inde
 	if n, fixed := fixedSize(ns, e); fixed && !e.Partial {
 		return 0, n, true
 	}
-	rec, err := l.Rows.RecordNow(fp, e)
+	rec, err := l.Rows.RecordNow(l.Rows.Context, fp, e)
 	switch {
 	case err == commit.ErrGone:
 		return 0, 0, false

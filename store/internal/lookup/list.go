@@ -44,7 +44,7 @@ func (l *Finder) Blocks(space skep.NamespaceID, group int, from uint64, n int) (
 			b.First = b.Key
 		} else if e, ok := l.Index.Above(l.Names.Fingerprint(ns.Instance, namespaces.Tag{}, *b.Parent), up-1); ok {
 			if _, ok = known[e.FP]; !ok {
-				if rec, err := l.Rows.RecordNow(e.FP, e); err == nil {
+				if rec, err := l.Rows.RecordNow(l.Rows.Context, e.FP, e); err == nil {
 					known[e.FP] = rec.Key
 				}
 			}
@@ -95,7 +95,7 @@ func (l *Finder) listed(op string, space skep.NamespaceID, from uint64, n int, a
 			continue
 		}
 		if e, ok := l.Index.Resolve(fp); ok { // moved since
-			if rec, err := l.Rows.RecordNow(fp, e); err == nil {
+			if rec, err := l.Rows.RecordNow(l.Rows.Context, fp, e); err == nil {
 				plain(&rec)
 			}
 		}

@@ -8,6 +8,7 @@ import (
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/index"
 	"github.com/skepkv/skep/layout"
+	"github.com/skepkv/skep/store/catalog"
 	"github.com/skepkv/skep/store/internal/appender"
 	"github.com/skepkv/skep/store/internal/clean"
 	"github.com/skepkv/skep/store/internal/compact"
@@ -91,7 +92,7 @@ func (m *Mover) gather(ctx context.Context, g *space.Group) (list []*appender.Bl
 	err = m.Catalog.ScanGroup(ctx, g.Num, func(loc layout.Location, row []byte) error {
 		var rec segment.Record
 		if err := segment.DecodeRecord(row, &rec); err != nil {
-			return nil // the cleaner reports it
+			return nil // left ends with it, when the others are moved
 		}
 		fp, ok := m.stands(&rec, loc)
 		if !ok {
@@ -162,12 +163,12 @@ func (m *Mover) halved(g *space.Group, list []*appender.Block) (out []*appender.
 	return out
 }
 
-// left is how many blocks still live in g.
+// left is how many blocks still live in g. Damaged: that is not known, and one may.
 func (m *Mover) left(ctx context.Context, g *space.Group) (n int, err error) {
 	err = m.Catalog.ScanGroup(ctx, g.Num, func(l layout.Location, row []byte) error {
 		var rec segment.Record
-		if segment.DecodeRecord(row, &rec) != nil {
-			return nil // the cleaner reports it
+		if err := segment.DecodeRecord(row, &rec); err != nil {
+			return catalog.DamagedRow(l, err)
 		}
 		if _, ok := m.stands(&rec, l); ok {
 			n++

@@ -8,6 +8,7 @@ import (
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/layout"
+	"github.com/skepkv/skep/store/catalog"
 	"github.com/skepkv/skep/store/internal/clean"
 	"github.com/skepkv/skep/store/internal/segio"
 	"github.com/skepkv/skep/store/internal/space"
@@ -20,7 +21,7 @@ import (
 func (m *Mover) plan(ctx context.Context, op string, groups []*space.Group, o report.MoveOptions,
 	p *report.Progress) error {
 	gone := func(d *space.Drive) bool { return d.Away() || d.Standing.Unreadable() }
-	kept := 0
+	kept, damaged := 0, error(nil)
 	for _, g := range groups {
 		if !slices.ContainsFunc(g.Drives, gone) { // no row needs to be looked at
 			if st, ok := m.Index.Group(g.Num); ok {
@@ -31,7 +32,9 @@ func (m *Mover) plan(ctx context.Context, op string, groups []*space.Group, o re
 		}
 		err := m.Catalog.ScanGroup(ctx, g.Num, func(at layout.Location, row []byte) error {
 			var rec segment.Record
-			if segment.DecodeRecord(row, &rec) != nil {
+			if err := segment.DecodeRecord(row, &rec); err != nil {
+				p.Unreadable++
+				damaged = catalog.DamagedRow(at, err)
 				return nil
 			}
 			if _, ok := m.stands(&rec, at); !ok {
@@ -60,7 +63,7 @@ func (m *Mover) plan(ctx context.Context, op string, groups []*space.Group, o re
 	if kept > 0 {
 		return m.errKeeps(op, kept)
 	}
-	return nil
+	return damaged
 }
 
 // errKeeps is what a drain ends with that leaves durable blocks where they are: no drive can give them.

@@ -40,10 +40,7 @@ type logReader struct {
 }
 
 // readableWithout says whether a block can be read without the drives that are missing.
-func (r *rebuilder) readableWithout(g *foundGroup, row []byte, rec *segment.Record) bool {
-	if segment.DecodeRecord(row, rec) != nil {
-		return false
-	}
+func (r *rebuilder) readableWithout(g *foundGroup, rec *segment.Record) bool {
 	if len(rec.Copies) == 0 {
 		return true
 	}
@@ -186,15 +183,18 @@ func (r *rebuilder) take(g *foundGroup, a *segment.Append, l *logReader) {
 }
 
 func (r *rebuilder) takeRecord(g *foundGroup, body []byte, ordinal uint32, l *logReader) {
-	h, err := segment.DecodeHead(body)
+	h, err := segment.PeekHead(body)
+	if err == nil { // its row is to be one that everybody can read
+		err = segment.DecodeRecord(body, &l.rec)
+	}
 	if err != nil {
-		r.fault(report.Fault{Group: int(g.state.Group), What: "record", Problem: err.Error(), Do: "nothing: its block is lost"})
+		r.lostRecord(g, err.Error())
 		return
 	}
 	r.records.Add(1)
 	loc := layout.Location{Group: h.Place.Group, Page: h.Place.Page, Device: h.Place.Device, Sub: h.Place.Sub}
 	if h.Copies > 0 && loc.Group != g.state.Group {
-		r.fault(report.Fault{Group: int(g.state.Group), What: "record", Problem: "of block " + h.Key.Short() + " is for group " + strconv.Itoa(int(loc.Group)), Do: "nothing: its block is lost"})
+		r.lostRecord(g, "of block "+h.Key.Short()+" is for group "+strconv.Itoa(int(loc.Group)))
 		return
 	}
 	if h.Copies == 0 { // a value in its record, which gets a place of its own
@@ -210,9 +210,18 @@ func (r *rebuilder) takeRecord(g *foundGroup, body []byte, ordinal uint32, l *lo
 	c := candidate{fp: r.in.Names.Fingerprint(h.Instance, namespaces.Tag(h.SaltTag), h.Key), seq: h.Seq, version: h.Version, ordinal: ordinal, bytes: h.Bytes,
 		loc: loc.Pack(), scope: l.id, durable: h.Flags&segment.RecordDurable != 0,
 		heir: h.Flags&segment.RecordSuccessor != 0}
-	c.unread = g.absent && !r.readableWithout(g, body, &l.rec)
+	c.unread = g.absent && !r.readableWithout(g, &l.rec)
 	r.shard(c.fp).add(&c)
 	l.rows.add(&r.rows, c.loc, body)
+}
+
+// lostRecord names a record that says nothing of a block. It stays in g's log, and the next open compares that with the
+// rows.
+func (r *rebuilder) lostRecord(g *foundGroup, problem string) {
+	r.mu.Lock()
+	r.tainted[g.state.Group] = true
+	r.mu.Unlock()
+	r.fault(report.Fault{Group: int(g.state.Group), What: "record", Problem: problem, Do: "nothing: its block is lost"})
 }
 
 func (r *rebuilder) takeTombstone(t *segment.Tombstone) {

@@ -98,8 +98,14 @@ func (r *rebuilder) verify(ctx context.Context) error {
 		_ = r.shards[i].each(func(list []*candidate) error {
 			if newest(list).seq > r.mark { // what it leaves in its place, if it is not whole, must be whole too
 				for _, c := range list {
-					if c.seq > r.mark && !c.unread {
+					switch {
+					case c.seq <= r.mark:
+					case !c.unread:
 						next <- c
+					case c.durable: // nobody knows whether it was whole: what it stood in front of stays
+						r.mu.Lock()
+						r.voids[c.seq] = true
+						r.mu.Unlock()
 					}
 				}
 			}

@@ -80,9 +80,7 @@ func (ld *Loader) Blocks(ctx context.Context, root catalog.StoreState, into *ind
 		sh := &list[i]
 		h, err := segment.DecodeHead(row)
 		if err != nil {
-			ld.Log.Error("damaged row in the catalog; its block is lost", "location", l, "error", err)
-			sh.stale = append(sh.stale, l)
-			return nil
+			return ld.damaged(l, err)
 		}
 		sh.seq = max(sh.seq, h.Seq)
 		t := namespaces.Tag(h.SaltTag)
@@ -161,6 +159,17 @@ func (ld *Loader) Blocks(ctx context.Context, root catalog.StoreState, into *ind
 	return doubtful, nil
 }
 
+// damaged is what a row that cannot be read means to an open: the catalog is damaged, and the logs on the drives are
+// the truth. An open that only reads drops nothing, and goes on without the block.
+func (ld *Loader) damaged(l layout.Location, err error) error {
+	err = catalog.DamagedRow(l, err)
+	if !ld.ReadOnly {
+		return err
+	}
+	ld.Log.Error("damaged row in the catalog; its block is not found", "error", err)
+	return nil
+}
+
 // older says which of two rows of one block has the lower sequence number, and the payload it stands for.
 func (ld *Loader) older(ctx context.Context, a, b uint64) (loc uint64, bytes int64, err error) {
 	var heads [2]segment.Head
@@ -169,8 +178,8 @@ func (ld *Loader) older(ctx context.Context, a, b uint64) (loc uint64, bytes int
 		if err != nil {
 			return 0, 0, err
 		}
-		if heads[i], err = segment.DecodeHead(row); err != nil { // its bytes were never counted
-			return loc, 0, nil
+		if heads[i], err = segment.DecodeHead(row); err != nil {
+			return 0, 0, catalog.DamagedRow(layout.Unpack(loc), err)
 		}
 	}
 	if heads[0].Seq < heads[1].Seq {

@@ -26,7 +26,10 @@ func (ld *Loader) Degraded(ctx context.Context) error {
 		}
 		err := ld.Catalog.ScanGroup(ctx, g.Num, func(l layout.Location, row []byte) error {
 			var rec segment.Record
-			if segment.DecodeRecord(row, &rec) != nil || len(rec.Copies) == 0 {
+			if err := segment.DecodeRecord(row, &rec); err != nil {
+				return ld.damaged(l, err)
+			}
+			if len(rec.Copies) == 0 {
 				return nil
 			}
 			readable, whole := segio.RecordUnits(&rec, len(g.Drives)).Survive(func(i int) bool { return g.Drives[i].Absent == nil })

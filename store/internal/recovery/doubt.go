@@ -7,6 +7,7 @@ import (
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/index"
 	"github.com/skepkv/skep/layout"
+	"github.com/skepkv/skep/store/catalog"
 	"github.com/skepkv/skep/store/device"
 	"github.com/skepkv/skep/store/internal/namespaces"
 	"github.com/skepkv/skep/store/internal/segio"
@@ -91,7 +92,7 @@ func VerifyRow(ctx context.Context, names *namespaces.Table, groups *space.Table
 	buf *[]byte) (fp index.Fingerprint, ok bool, err error) {
 	var rec segment.Record
 	if err := segment.DecodeRecord(row, &rec); err != nil {
-		return fp, false, nil
+		return fp, false, catalog.DamagedRow(at, err)
 	}
 	fp = names.Fingerprint(rec.Instance, namespaces.Tag(rec.SaltTag), rec.Key)
 	ns, g := names.Of(rec.Instance), groups.Loaded(at.Group)

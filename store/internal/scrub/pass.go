@@ -175,7 +175,7 @@ func (sc *pass) group(ctx context.Context, g *space.Group) error {
 		var rec segment.Record
 		if err := segment.DecodeRecord(b, &rec); err != nil {
 			sc.stays(report.Fault{Group: int(g.Num), What: "catalog row", Problem: err.Error(),
-				Do: "rebuild the catalog"})
+				Do: "close the store and open it: its catalog is made anew"})
 			return nil
 		}
 		rows = append(rows, Block{s.Names.Fingerprint(rec.Instance, namespaces.Tag(rec.SaltTag), rec.Key), l, rec})
