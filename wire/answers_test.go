@@ -50,6 +50,48 @@ func TestChunksComeBehindTheAnswer(t *testing.T) {
 	require.ErrorContains(t, err, "behind the answer")
 }
 
+// An answer that is none cuts the connection off, and its call is told so, too: a restore does not wait for another one.
+func TestACallHearsOfItsMalformedAnswer(t *testing.T) {
+	t.Parallel()
+	for name, answer := range map[string]func(c *rawConn, h frames.Header){
+		"an error that is no message": func(c *rawConn, h frames.Header) {
+			c.send(t, frames.Header{Type: frames.TypeError, Call: h.Call}, oneByte{}, "")
+		},
+		"an error with a payload": func(c *rawConn, h frames.Header) {
+			b := frames.BodyOf(frames.ErrStopped)
+			c.send(t, frames.Header{Type: frames.TypeError, Call: h.Call}, &b, "p")
+		},
+		"an answer with a payload": func(c *rawConn, h frames.Header) {
+			c.send(t, frames.Header{Type: h.Type | frames.Answer, Call: h.Call}, nil, "p")
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c := scriptedTo(t, time.Minute, func(c *rawConn, h frames.Header, _ []byte) {
+				if h.Type == frames.TypeRestore {
+					answer(c, h)
+				}
+			})
+			told := make(chan error, 1)
+			go func() {
+				_, err := c.Restore(context.Background(), restoreOf(1))
+				told <- err
+			}()
+			select {
+			case err := <-told:
+				require.ErrorIs(t, err, skep.Unavailable)
+			case <-time.After(20 * time.Second):
+				require.Fail(t, "the restore waits for an answer that came")
+			}
+		})
+	}
+}
+
+// oneByte is a body that is no message.
+type oneByte struct{}
+
+func (oneByte) Walk(c *frames.Coder) { c.Body = append(c.Body, 1) }
+
 // A connection that ends knows nothing more of the sessions whose answer is lost: they may be begun on another one.
 func TestASessionWithoutAnAnswerIsOfNoConnection(t *testing.T) {
 	t.Parallel()

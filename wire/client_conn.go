@@ -504,6 +504,16 @@ func (x *clientConn) frame() error {
 	if err := x.l.Body(&h, body); err != nil {
 		return err
 	}
+	// A frame is judged before it takes its call off the list: end tells only those that are there.
+	var e frames.ErrorBody
+	switch {
+	case h.Payload != 0 && h.Type != frames.TypeChunks:
+		return frames.Broken("payload of "+h.Type.String(), h.Payload, 0)
+	case h.Type == frames.TypeError:
+		if err := frames.Decode(h.Type, body, &e); err != nil {
+			return err
+		}
+	}
 	x.mu.Lock()
 	ses, str := x.sessions[h.Call], x.streams[h.Call]
 	p := x.pending[h.Call]
@@ -521,8 +531,6 @@ func (x *clientConn) frame() error {
 			return frames.Broken("chunks", h.Call, "behind the answer")
 		}
 		return ses.take(x.l, &h, body)
-	case h.Payload != 0:
-		return frames.Broken("payload of "+h.Type.String(), h.Payload, 0)
 	case h.Type == frames.TypeEventBatch:
 		if str == nil {
 			return nil
@@ -532,10 +540,6 @@ func (x *clientConn) frame() error {
 		x.retire()
 		return nil
 	case h.Type == frames.TypeError:
-		var e frames.ErrorBody
-		if err := frames.Decode(h.Type, body, &e); err != nil {
-			return err
-		}
 		switch {
 		case p != nil:
 			p.reply <- reply{err: e.Err()}
