@@ -95,3 +95,33 @@ func (ch *chunk) noteWrong() {
 		}
 	}
 }
+
+// lookAgain issues a chunk from where its block lies now, after err: the memory that it was in was taken back before its
+// turn came, as under a restore whose reader is slow. A lease keeps the block, and not its place in memory.
+func (ch *chunk) lookAgain(err error) {
+	ses, c, was := ch.ses, ch.chain, ch.at
+	b := c.blockOf(ch.item)
+	ses.mu.Lock()
+	f := c.found[b] // the pump lets go of it only when this chunk is back
+	ses.mu.Unlock()
+	if f == was { // else another chunk of the block has looked
+		f = ses.rs.Source.Locate([]Ask{{&c.Asked, []int{b}}})[0]
+		ses.mu.Lock()
+		if now := c.found[b]; now != was {
+			f.LetGo(ses.rs.Source)
+			f = now
+		} else {
+			f.left, f.before, c.found[b] = was.left, was, f
+		}
+		ses.mu.Unlock()
+	}
+	switch {
+	case f.Err != nil:
+		ch.finish(f.Err)
+	case f.Size != was.Size: // it was put anew
+		ch.finish(err)
+	default:
+		ch.at = f
+		ses.rs.issue([]*chunk{ch})
+	}
+}
