@@ -372,9 +372,11 @@ func (x *clientConn) enlist(p *pendingCall) (uint64, error) {
 	return x.next, nil
 }
 
+// delist forgets a call, and the session that it began.
 func (x *clientConn) delist(id uint64) {
 	x.mu.Lock()
 	delete(x.pending, id)
+	delete(x.sessions, id)
 	x.mu.Unlock()
 }
 

@@ -128,9 +128,7 @@ func (s *clientSession) endBehind() {
 		ctx, cancel := context.WithTimeout(x.c.ctx, x.c.opt.Patience)
 		defer cancel()
 		_, err := x.call(ctx, frames.TypeEnd, &frames.Number{N: id}, nil, nil)
-		x.mu.Lock()
-		delete(x.sessions, id)
-		x.mu.Unlock()
+		x.delist(id)
 		switch {
 		case ring != nil && err == nil:
 			s.c.shared.over(s) // the server has released them after all
@@ -225,10 +223,7 @@ func (s *clientSession) open(ctx context.Context, x *clientConn, m *frames.Coste
 	x.sessions[id] = s
 	x.mu.Unlock()
 	forget := func() {
-		x.mu.Lock()
-		delete(x.pending, id)
-		delete(x.sessions, id)
-		x.mu.Unlock()
+		x.delist(id)
 		if s.ring != nil {
 			s.ring.forget()
 		}
@@ -464,9 +459,7 @@ func (s *clientSession) Close(ctx context.Context) error {
 	}
 	err := s.release(ctx, op, frames.TypeEnd, &frames.Number{N: s.id})
 	if err == nil {
-		s.x.mu.Lock()
-		delete(s.x.sessions, s.id)
-		s.x.mu.Unlock()
+		s.x.delist(s.id)
 		if s.ring != nil {
 			s.ring.forget()
 		}

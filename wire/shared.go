@@ -297,7 +297,7 @@ func (s *clientSession) orphaned(op string) error {
 
 // standing is NotReleased while a server may write to the destinations.
 func (s *clientSession) standing(op string) error {
-	if s.c.shared.inDoubt(s.destinations()) {
+	if s.c.shared.inDoubt(s.pieces(false)) {
 		return notReleased(op)
 	}
 	return nil
@@ -313,9 +313,13 @@ func (s *sharedMemory) inDoubt(list [][]byte) bool {
 	return s.book.AnyTainted() && slices.ContainsFunc(s.spansLocked(list), s.book.Tainted)
 }
 
-func (s *clientSession) destinations() (out [][]byte) {
+// pieces are its destinations, unless the server has told of all that goes there, and its words, which are the server's
+// until that has ended the session.
+func (s *clientSession) pieces(told bool) (out [][]byte) {
 	for _, t := range s.chains {
-		out = append(out, destinations(t)...)
+		if !told {
+			out = append(out, destinations(t)...)
+		}
 	}
 	if s.ring == nil {
 		return out
@@ -351,7 +355,7 @@ func (s *sharedMemory) spansLocked(pieces [][]byte) (out []reuse.Span) {
 func (s *sharedMemory) taint(x *clientConn, ses *clientSession) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.taintBy(x, ses, ses.destinations())
+	s.taintBy(x, ses, ses.pieces(false))
 }
 
 // taintBy is taint for a session or a put; nil: for one that nobody ends. REQUIRES: mu.
@@ -408,10 +412,7 @@ func (s *sharedMemory) back(l *underWay, lost bool) {
 // was given up, because a drive hangs, is written to yet, and for puts under way.
 func (s *sharedMemory) taintLocked(mem []byte) {
 	for _, ses := range s.sessions {
-		if ses.told() {
-			continue
-		}
-		s.taintBy(ses.x, ses, within(mem, ses.destinations()))
+		s.taintBy(ses.x, ses, within(mem, ses.pieces(ses.told())))
 	}
 	for l := range s.puts {
 		s.taintBy(l.by, l, within(mem, l.pieces))
