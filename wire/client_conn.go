@@ -76,8 +76,7 @@ func dialConn(ctx context.Context, c *Client, slot int, shows *Credentials) (*cl
 	x := &clientConn{c: c, slot: slot, shown: shows, l: link.New(raw, c.opt.Patience, frames.SlowestRate),
 		dead: make(chan struct{}), stopped: make(chan struct{}), pending: map[uint64]*pendingCall{},
 		sessions: map[uint64]*clientSession{}, streams: map[uint64]*clientStream{}}
-	// Numbers of two connections differ, so that what one left in the ring is not taken
-	// for the other's.
+	// Numbers of two connections differ, so that what one left in the ring is not taken for the other's.
 	x.readers.init()
 	x.next = rand.Uint64() &^ (1<<32 - 1) >> 1
 	if err := x.greet(ctx); err != nil {
@@ -432,8 +431,8 @@ func (x *clientConn) post(ctx context.Context, h frames.Header, m frames.Message
 }
 
 // credit gives the server credit for a session or a stream, or 0: the ring. False: it was not sent, and is owed yet.
-func (x *clientConn) credit(id, n uint64) bool {
-	ctx, cancel := context.WithTimeout(context.Background(), x.c.opt.Timeout)
+func (x *clientConn) credit(ctx context.Context, id, n uint64) bool {
+	ctx, cancel := context.WithTimeout(ctx, x.c.opt.Timeout)
 	defer cancel()
 	return x.post(ctx, frames.Header{Type: frames.TypeCredit}, &frames.Credit{Session: id, Amount: n}, nil) == nil
 }

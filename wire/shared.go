@@ -20,8 +20,7 @@ import (
 // ringEntries is how many completions a client's ring holds.
 const ringEntries = 4096
 
-// sharedMemory is the client's memory that its server maps too: the ring, then what
-// Alloc lends.
+// sharedMemory is the client's memory that its server maps too: the ring, then what Alloc lends.
 type sharedMemory struct {
 	size  int64
 	mem   *shm.Region
@@ -453,12 +452,12 @@ func (s *sharedMemory) read() {
 			}
 			e, ok, err := s.ring.Next()
 			ses, x := s.sessions[e.Session], s.conn
+			if ok && err == nil && ses != nil {
+				err = ses.completion(&e) // under mu: once it is forgotten, nothing of that try comes
+			}
 			s.mu.Unlock()
 			if ok {
 				taken++
-				if err == nil && ses != nil {
-					err = ses.completion(&e)
-				}
 				if err != nil && x != nil {
 					x.end(link.Gone("shared ring", err))
 				}
@@ -466,7 +465,7 @@ func (s *sharedMemory) read() {
 			// What was not sent is sent with more of it, and with the last that is here: the server may wait for it.
 			due := taken >= ringEntries/4 && (!ok || taken%(ringEntries/4) == 0) && x != nil && !link.IsClosed(x.dead)
 			switch {
-			case due && x.credit(0, taken):
+			case due && x.credit(context.Background(), 0, taken):
 				taken = 0
 			case !due && !ok:
 				more = false
