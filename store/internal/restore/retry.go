@@ -38,7 +38,6 @@ func (ch *chunk) again(err error) bool {
 		return ch.anew(err, err)
 	}
 	ch.unread()
-	ch.patient = false
 	next := ch.prepare()
 	if next == memory.ErrScarce {
 		go ch.againLater(err) // not on this worker: chunks that hold memory may wait for it
@@ -79,7 +78,7 @@ func (ch *chunk) unread() {
 			b.Release()
 		}
 	}
-	ch.temp = nil
+	ch.temp, ch.patient = nil, false
 	ch.failed.Store(nil)
 }
 
