@@ -50,8 +50,9 @@ const maxPerTokenSquared = 1e9
 func (c *Compute) Validate() error {
 	const op = "restore"
 	switch {
-	case c.Cost.Fixed < 0 || c.Cost.PerToken < 0 || !(c.Cost.PerTokenSquared >= 0) || c.Cost == (RecomputeCost{}):
-		return Invalidf(op, "recompute cost", fmt.Sprintf("%+v", c.Cost), "nothing negative, something above 0")
+	case c.Cost.Fixed < 0 || c.Cost.PerToken < 0 || !(c.Cost.PerTokenSquared >= 0) ||
+		c.Cost.Fixed|c.Cost.PerToken == 0 && c.Cost.PerTokenSquared/1e9 == 0: // in seconds, which a Store reckons in
+		return Invalidf(op, "recompute cost", fmt.Sprintf("%+v", c.Cost), "nothing negative, something above 0 s")
 	case c.Cost.PerTokenSquared > maxPerTokenSquared:
 		return Invalidf(op, "recompute cost of a token squared in ns", c.Cost.PerTokenSquared, "0 to 1e9")
 	case c.Suffix < 0 || c.Suffix > 1<<30:

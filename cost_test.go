@@ -23,6 +23,8 @@ func TestComputeValidate(t *testing.T) {
 		{"none", skep.Compute{}, cost},
 		{"negative", skep.Compute{Cost: skep.RecomputeCost{Fixed: -1, PerToken: 1}}, cost},
 		{"the greatest square", skep.Compute{Cost: skep.RecomputeCost{PerTokenSquared: 1e9}}, ""},
+		{"a square that is nothing in seconds", skep.Compute{Cost: skep.RecomputeCost{PerTokenSquared: 5e-324}}, cost},
+		{"the least square", skep.Compute{Cost: skep.RecomputeCost{PerTokenSquared: 1e-300}}, ""},
 		{"a greater square", skep.Compute{Cost: skep.RecomputeCost{PerTokenSquared: 1.001e9}}, square},
 		{"a square that makes all else infinite", skep.Compute{Cost: skep.RecomputeCost{PerTokenSquared: 1e300}}, square},
 		{"an infinite square", skep.Compute{Cost: skep.RecomputeCost{PerTokenSquared: math.Inf(1)}}, square},

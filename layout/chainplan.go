@@ -10,6 +10,9 @@ import (
 // MaxChunks bounds the chunks of one chain.
 const MaxChunks = 1 << 22
 
+// maxTokens is how long a chain may be for the two-pointer scheduler, which is asked only once the restore has begun.
+const maxTokens = 1 << 30
+
 // ChainPlan is one chain of a restore, checked against its namespace's shape: which chunks it comes in and in which
 // order, which bytes of a part each of them is, and where those belong. Every Store plans its chains with it. It is
 // made once and read by many; only Resolve changes it.
@@ -53,6 +56,9 @@ func PlanChain(c *skep.Chain, shape skep.Shape) (*ChainPlan, error) {
 	}
 	if err := c.ValidateCompute(); err != nil {
 		return nil, err
+	}
+	if n := int64(p.Blocks.To) * int64(shape.BlockTokens); c.Compute != nil && n > maxTokens {
+		return nil, invalidChain("tokens of a chain that says what computing costs", n, fmt.Sprintf("at most %d", maxTokens))
 	}
 	if p.Part == "" {
 		p.Part = skep.PartKV

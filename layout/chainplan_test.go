@@ -222,6 +222,7 @@ func TestChainRefused(t *testing.T) {
 		change(d)
 		return skep.Destination{Paged: d}
 	}
+	long := skep.Shape{BlockTokens: 1 << 16, Bytes: 10}
 	both := skep.Destination{Memory: make([]byte, 1), Paged: &skep.Paged{}}
 	mem := func(n int, stride int64) skep.Destination {
 		return skep.Destination{Memory: make([]byte, n), Stride: stride}
@@ -237,6 +238,8 @@ func TestChainRefused(t *testing.T) {
 		{"direction", "direction", hnd, skep.Chain{Direction: 5}},
 		{"either way for nothing", "direction", hnd, skep.Chain{Direction: skep.Auto}},
 		{"two pointers head first", "direction", hnd, skep.Chain{Compute: cost}},
+		{"two pointers on too many tokens", "tokens of a chain that says what computing costs", long,
+			skep.Chain{Keys: keysOf(1<<14 + 1), Direction: skep.TailFirst, Compute: cost}},
 		{"part name", "part name length in bytes", hnd, skep.Chain{Part: string(make([]byte, skep.MaxPartNameSize+1))}},
 		{"layers of opaque", "layers, heads and direction", fixed, skep.Chain{Layers: r(0, 1).Subset()}},
 		{"heads of opaque", "layers, heads and direction", fixed, skep.Chain{Heads: r(0, 1).Subset()}},

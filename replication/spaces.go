@@ -224,42 +224,39 @@ func (s many) numberOn(ctx context.Context, n *node, sp *space, made bool) (*liv
 	if err != nil {
 		return nil, err
 	}
-	var info skep.NamespaceInfo
-	i := slices.IndexFunc(list, func(x skep.NamespaceInfo) bool { return x.NamespaceSpec == sp.NamespaceSpec })
-	switch {
-	case i >= 0:
-		info = list[i]
-	case !made:
-		return nil, nil
-	default:
-		if !s.missed() {
-			err = s.elsewhere(ctx, "open namespace", n, sp)
-		}
-		if err == nil {
-			info, err = n.st.OpenNamespace(of.Mark(ctx), sp.NamespaceSpec)
+	var v *lives.Number
+	for _, x := range list { // the others are asked for next
+		_, bad := s.spaces.heard(n, of, x)
+		if x.NamespaceSpec == sp.NamespaceSpec {
+			v, err = &lives.Number{ID: x.ID, Of: of}, bad
 		}
 	}
+	if v == nil && made && !s.missed() {
+		err = s.elsewhere(ctx, "open namespace", n, sp)
+	}
+	if v != nil || !made || err != nil {
+		return v, err
+	}
+	info, err := n.st.OpenNamespace(of.Mark(ctx), sp.NamespaceSpec)
 	if err == nil {
 		_, err = s.spaces.heard(n, of, info)
 	}
 	return &lives.Number{ID: info.ID, Of: of}, err
 }
 
-// has says whether a node has the namespace by the number that it gave last.
+// has says whether a node has the namespace: by the number that it gave last, in the same life.
 func (s many) has(ctx context.Context, n *node, sp *space) (bool, error) {
-	v := sp.ids.Get(n.i)
-	if v == nil {
-		return false, nil
+	if v := sp.ids.Get(n.i); v != nil {
+		info, err := n.st.FindNamespace(v.Of.Mark(ctx), v.ID)
+		if skep.KindOf(err) == skep.NotFound {
+			return false, nil
+		}
+		if !errors.Is(err, wire.ErrRestarted) {
+			return err == nil && info.NamespaceSpec == sp.NamespaceSpec, err
+		}
 	}
-	info, err := n.st.FindNamespace(v.Of.Mark(ctx), v.ID)
-	if errors.Is(err, wire.ErrRestarted) {
-		v, err = s.numberOn(ctx, n, sp, false)
-		return v != nil, err
-	}
-	if skep.KindOf(err) == skep.NotFound {
-		return false, nil
-	}
-	return err == nil && info.NamespaceSpec == sp.NamespaceSpec, err
+	v, err := s.numberOn(ctx, n, sp, false)
+	return v != nil, err
 }
 
 // elsewhere is nil where another node still has the namespace, else the error that none has it. Where one does not

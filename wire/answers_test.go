@@ -3,14 +3,19 @@ package wire
 import (
 	"context"
 	"errors"
+	"hash/crc32"
 	"io"
+	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/wire/frames"
+	"github.com/skepkv/skep/wire/shm"
 )
 
 // scriptedTo is a client of a scripted server, which knows of a namespace of blocks of 64 KiB, and retries nothing.
@@ -48,6 +53,167 @@ func TestChunksComeBehindTheAnswer(t *testing.T) {
 	_, err := c.Restore(t.Context(), restoreOf(1))
 	require.ErrorIs(t, err, skep.Unavailable)
 	require.ErrorContains(t, err, "behind the answer")
+}
+
+// An answer that is none cuts the connection off, and its call is told so, too: a restore does not wait for another one.
+func TestACallHearsOfItsMalformedAnswer(t *testing.T) {
+	t.Parallel()
+	for name, answer := range map[string]func(c *rawConn, h frames.Header){
+		"an error that is no message": func(c *rawConn, h frames.Header) {
+			c.send(t, frames.Header{Type: frames.TypeError, Call: h.Call}, oneByte{}, "")
+		},
+		"an error with a payload": func(c *rawConn, h frames.Header) {
+			b := frames.BodyOf(frames.ErrStopped)
+			c.send(t, frames.Header{Type: frames.TypeError, Call: h.Call}, &b, "p")
+		},
+		"an answer with a payload": func(c *rawConn, h frames.Header) {
+			c.send(t, frames.Header{Type: h.Type | frames.Answer, Call: h.Call}, nil, "p")
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c := scriptedTo(t, time.Minute, func(c *rawConn, h frames.Header, _ []byte) {
+				if h.Type == frames.TypeRestore {
+					answer(c, h)
+				}
+			})
+			told := make(chan error, 1)
+			go func() {
+				_, err := c.Restore(context.Background(), restoreOf(1))
+				told <- err
+			}()
+			select {
+			case err := <-told:
+				require.ErrorIs(t, err, skep.Unavailable)
+			case <-time.After(20 * time.Second):
+				require.Fail(t, "the restore waits for an answer that came")
+			}
+		})
+	}
+}
+
+// oneByte is a body that is no message.
+type oneByte struct{}
+
+func (oneByte) Walk(c *frames.Coder) { c.Body = append(c.Body, 1) }
+
+// A restore that is begun again, as its answer was lost, keeps nothing that the ring told of the first try: all comes.
+func TestASecondTryBeginsWithNothing(t *testing.T) {
+	t.Parallel()
+	var c *Client
+	var tries atomic.Int64
+	o := scripted(t, func(w *rawConn, h frames.Header, _ []byte) {
+		if h.Type != frames.TypeRestore {
+			return
+		}
+		if tries.Add(1) == 1 {
+			x := c.slots[0].conn
+			x.mu.Lock()
+			s := x.sessions[h.Call]
+			x.mu.Unlock()
+			assert.NoError(t, s.completion(&shm.Entry{Bytes: blockSize, Tier: skep.TierDRAM}))
+			assert.NoError(t, s.completion(&shm.Entry{What: shm.End}))
+			w.Close()
+			return
+		}
+		w.send(t, frames.Header{Type: h.Type | frames.Answer, Call: h.Call}, nil, "")
+		for i := range 2 {
+			sendBlock(t, w, frames.Header{Call: h.Call, Flags: frames.FlagLast * uint16(i)}, i, "v")
+		}
+	})
+	o.Strict, o.Retries, o.Conns = true, 1, 1
+	c, err := Dial(t.Context(), o)
+	require.NoError(t, err)
+	defer c.Close()
+	c.know(skep.NamespaceInfo{ID: 1, NamespaceSpec: skep.NamespaceSpec{Shape: skep.Shape{BlockTokens: 1, Bytes: blockSize}}})
+	s, err := c.Restore(t.Context(), restoreOf(2))
+	require.NoError(t, err)
+	got := collect(t, s)
+	require.Len(t, got, 2)
+	for _, x := range got {
+		require.NoError(t, x.Err)
+		require.Equal(t, skep.TierDevice, x.Tier)
+		x.Release()
+	}
+	require.EqualValues(t, 2, tries.Load())
+}
+
+// sendBlock sends a block of v.
+func sendBlock(t *testing.T, c *rawConn, h frames.Header, block int, v string) {
+	b := strings.Repeat(v, blockSize)
+	h.Type = frames.TypeChunks
+	sum := frames.Sum{Kind: frames.SumCRC32, Len: blockSize, Check: uint64(crc32.ChecksumIEEE([]byte(b)))}
+	c.send(t, h, &frames.Chunks{List: []frames.Piece{{Block: uint32(block), Bytes: blockSize, Len: blockSize,
+		Tier: skep.TierDevice, Sums: []frames.Sum{sum}}}}, b)
+}
+
+// A chunk that comes twice cuts the connection off before its bytes are where the caller has the first ones.
+func TestAChunkThatComesAgainWritesNothing(t *testing.T) {
+	t.Parallel()
+	c := scriptedTo(t, time.Minute, func(c *rawConn, h frames.Header, _ []byte) {
+		if h.Type != frames.TypeRestore {
+			return
+		}
+		c.send(t, frames.Header{Type: h.Type | frames.Answer, Call: h.Call}, nil, "")
+		for _, v := range []string{"a", "b"} {
+			sendBlock(t, c, frames.Header{Call: h.Call}, 0, v)
+		}
+	})
+	req := restoreOf(2)
+	mem := make([]byte, 2*blockSize)
+	req.Chains[0].Dest = skep.Destination{Memory: mem, Stride: blockSize}
+	s, err := c.Restore(t.Context(), req)
+	require.NoError(t, err)
+	got := collect(t, s)
+	require.Len(t, got, 2)
+	require.NoError(t, got[0].Err)
+	require.ErrorIs(t, got[1].Err, skep.Unavailable)
+	require.Equal(t, strings.Repeat("a", blockSize), string(mem[:blockSize]))
+}
+
+// Next returns with its context though the credit that it owes waits behind another frame, and sends it the next time.
+func TestNextWaitsForNoCreditPastItsContext(t *testing.T) {
+	t.Parallel()
+	credited := make(chan struct{}, 1)
+	c := scriptedTo(t, time.Minute, func(c *rawConn, h frames.Header, _ []byte) {
+		switch h.Type {
+		case frames.TypeRestore:
+			c.send(t, frames.Header{Type: h.Type | frames.Answer, Call: h.Call}, nil, "")
+		case frames.TypeCredit:
+			credited <- struct{}{}
+		}
+	})
+	c.opt.Timeout = time.Minute
+	ses, err := c.Restore(t.Context(), restoreOf(1))
+	require.NoError(t, err)
+	s := ses.(*clientSession)
+	s.owe(s.window)
+	turn := s.x.l.Write
+	<-turn // somebody else's
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() {
+		_, err := s.Next(ctx, make([]skep.Chunk, 1))
+		ended <- err
+	}()
+	owes := func() bool { s.mu.Lock(); defer s.mu.Unlock(); return s.owed > 0 }
+	require.Eventually(t, func() bool { return !owes() }, time.Minute, time.Millisecond)
+	cancel()
+	select {
+	case err = <-ended:
+	case <-time.After(20 * time.Second):
+	}
+	turn <- struct{}{}
+	require.ErrorIs(t, err, context.Canceled)
+	require.True(t, owes())
+	ctx, cancel = context.WithCancel(t.Context())
+	go func() {
+		_, err := s.Next(ctx, make([]skep.Chunk, 1))
+		ended <- err
+	}()
+	<-credited
+	cancel()
+	require.Error(t, <-ended)
 }
 
 // A connection that ends knows nothing more of the sessions whose answer is lost: they may be begun on another one.

@@ -150,7 +150,7 @@ func (s *sharedMemory) usedLocked(mem []byte) bool {
 		}
 	}
 	for _, ses := range s.sessions {
-		if len(within(mem, ses.destinations())) > 0 {
+		if len(within(mem, ses.pieces(false))) > 0 {
 			return true
 		}
 	}

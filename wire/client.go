@@ -70,14 +70,12 @@ type Credentials struct {
 	Token string
 }
 
-// Client is a skep.Store on the other end of a connection. What a server promises of
-// its Store, the Client promises too; on top of that, no call outlives its context, or
-// Options.Timeout and Patience.
+// Client is a skep.Store on the other end of a connection. What a server promises of its Store, the Client promises
+// too; on top of that, no call outlives its context, or Options.Timeout and Patience.
 //
-// When the server is slow, full or gone, a Lookup finds nothing, a Want wants nothing, a
-// Restore delivers misses of kind Unavailable, and a Put that was not begun declines its
-// blocks with the reason Unavailable or Overloaded. A call whose fate is unknown (it was
-// sent, and no answer came) returns an error of kind Unavailable.
+// When the server is slow, full or gone, a Lookup finds nothing, a Want wants nothing, a Restore delivers misses of
+// kind Unavailable, and a Put that was not begun declines its blocks with the reason Unavailable or Overloaded. A call
+// whose fate is unknown (it was sent, and no answer came) returns an error of kind Unavailable.
 type Client struct {
 	skep.UnsupportedStore // of what no frame asks for
 
@@ -134,8 +132,7 @@ func (s *slot) take(done <-chan struct{}) bool {
 
 func (s *slot) give() { s.turn <- struct{}{} }
 
-// Dial makes a client and one connection, so that wrong credentials and addresses are
-// found at once.
+// Dial makes a client and one connection, so that wrong credentials and addresses are found at once.
 func Dial(ctx context.Context, o Options) (*Client, error) {
 	c, err := NewClient(o)
 	if err != nil {
@@ -223,8 +220,7 @@ func (c *Client) Close() error {
 		}
 		s.give()
 	}
-	// Closing a socket with bytes unread throws away what was written to it, so the server
-	// closes first.
+	// Closing a socket with bytes unread throws away what was written to it, so the server closes first.
 	late := time.After(c.leave)
 	for _, x := range conns {
 		select {
@@ -340,8 +336,7 @@ func (c *Client) pickAs(ctx context.Context, first bool) (*clientConn, error) {
 	return c.pick(ctx)
 }
 
-// ping asks connections on which something is under way for a sign of life, and gives up
-// those that give none.
+// ping asks connections on which something is under way for a sign of life, and gives up those that give none.
 func (c *Client) ping() {
 	defer c.wait.Done()
 	tick := time.NewTicker(max(c.opt.Silence/4, time.Millisecond))
@@ -368,8 +363,7 @@ func (c *Client) ping() {
 	}
 }
 
-// Misses is how many calls were answered with a miss because the server was slow, full
-// or gone.
+// Misses is how many calls were answered with a miss because the server was slow, full or gone.
 func (c *Client) Misses() int64 { return c.misses.Load() }
 
 // Away says whether the server has not been there at the last looks, or another node was (SetNode): calls fail at once
@@ -526,8 +520,7 @@ func (c *Client) Node(ctx context.Context) (string, error) {
 	return c.node, nil
 }
 
-// Admin carries out an administrative call of the server: what calls there are, and what
-// they take, the server says.
+// Admin carries out an administrative call of the server: what calls there are, and what they take, the server says.
 func (c *Client) Admin(ctx context.Context, name string, in json.RawMessage) (json.RawMessage, error) {
 	var m frames.Document
 	err := c.do(ctx, spec{t: frames.TypeAdmin, op: "admin " + name, long: true},

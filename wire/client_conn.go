@@ -76,8 +76,7 @@ func dialConn(ctx context.Context, c *Client, slot int, shows *Credentials) (*cl
 	x := &clientConn{c: c, slot: slot, shown: shows, l: link.New(raw, c.opt.Patience, frames.SlowestRate),
 		dead: make(chan struct{}), stopped: make(chan struct{}), pending: map[uint64]*pendingCall{},
 		sessions: map[uint64]*clientSession{}, streams: map[uint64]*clientStream{}}
-	// Numbers of two connections differ, so that what one left in the ring is not taken
-	// for the other's.
+	// Numbers of two connections differ, so that what one left in the ring is not taken for the other's.
 	x.readers.init()
 	x.next = rand.Uint64() &^ (1<<32 - 1) >> 1
 	if err := x.greet(ctx); err != nil {
@@ -369,9 +368,11 @@ func (x *clientConn) enlist(p *pendingCall) (uint64, error) {
 	return x.next, nil
 }
 
+// delist forgets a call, and the session that it began.
 func (x *clientConn) delist(id uint64) {
 	x.mu.Lock()
 	delete(x.pending, id)
+	delete(x.sessions, id)
 	x.mu.Unlock()
 }
 
@@ -426,9 +427,13 @@ func (x *clientConn) post(ctx context.Context, h frames.Header, m frames.Message
 	return err
 }
 
-// credit gives the server credit for a session or a stream, or 0: the ring. False: it was not sent, and is owed yet.
-func (x *clientConn) credit(id, n uint64) bool {
-	ctx, cancel := context.WithTimeout(context.Background(), x.c.opt.Timeout)
+// credit gives the server credit for a session or a stream, or 0: the ring. False: it was not sent, and is owed yet. That
+// of a ctx which has ended before is sent all the same: who looks for what there is by such calls goes on, too.
+func (x *clientConn) credit(ctx context.Context, id, n uint64) bool {
+	if ctx.Err() != nil {
+		ctx = context.WithoutCancel(ctx)
+	}
+	ctx, cancel := context.WithTimeout(ctx, x.c.opt.Timeout)
 	defer cancel()
 	return x.post(ctx, frames.Header{Type: frames.TypeCredit}, &frames.Credit{Session: id, Amount: n}, nil) == nil
 }
@@ -501,6 +506,16 @@ func (x *clientConn) frame() error {
 	if err := x.l.Body(&h, body); err != nil {
 		return err
 	}
+	// A frame is judged before it takes its call off the list: end tells only those that are there.
+	var e frames.ErrorBody
+	switch {
+	case h.Payload != 0 && h.Type != frames.TypeChunks:
+		return frames.Broken("payload of "+h.Type.String(), h.Payload, 0)
+	case h.Type == frames.TypeError:
+		if err := frames.Decode(h.Type, body, &e); err != nil {
+			return err
+		}
+	}
 	x.mu.Lock()
 	ses, str := x.sessions[h.Call], x.streams[h.Call]
 	p := x.pending[h.Call]
@@ -518,8 +533,6 @@ func (x *clientConn) frame() error {
 			return frames.Broken("chunks", h.Call, "behind the answer")
 		}
 		return ses.take(x.l, &h, body)
-	case h.Payload != 0:
-		return frames.Broken("payload of "+h.Type.String(), h.Payload, 0)
 	case h.Type == frames.TypeEventBatch:
 		if str == nil {
 			return nil
@@ -529,10 +542,6 @@ func (x *clientConn) frame() error {
 		x.retire()
 		return nil
 	case h.Type == frames.TypeError:
-		var e frames.ErrorBody
-		if err := frames.Decode(h.Type, body, &e); err != nil {
-			return err
-		}
 		switch {
 		case p != nil:
 			p.reply <- reply{err: e.Err()}

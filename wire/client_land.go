@@ -1,6 +1,7 @@
 package wire
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -17,8 +18,7 @@ import (
 // buffers are what chunks are lent in.
 var buffers heap.Buffers
 
-// take is called by the connection's reader with a frame of chunks. An error ends the
-// connection.
+// take is called by the connection's reader with a frame of chunks. An error ends the connection.
 func (s *clientSession) take(l *link.Link, h *frames.Header, body []byte) error {
 	var m frames.Chunks
 	if err := frames.Decode(h.Type, body, &m); err != nil {
@@ -149,7 +149,11 @@ func (s *clientSession) begin(chain, item int, p *frames.Piece) error {
 	}
 	s.mu.Lock()
 	drop := s.closed || s.late || s.stopped[chain] || s.ended != nil
+	again := !s.late && s.got[chain][item/64]>>(item%64)&1 != 0
 	s.mu.Unlock()
+	if again { // before it is written over what the caller has
+		return frames.Broken("chunk", item, "each delivered once")
+	}
 	s.now = arriving{open: true, chain: chain, item: item, bytes: p.Bytes, spans: spans, drop: drop}
 	a := &s.now
 	if err := t.Fits(int64(p.Bytes)); err != nil {
@@ -249,7 +253,7 @@ func (s *clientSession) complete(t *layout.ChainPlan, p *frames.Piece, last int6
 		out.Data = [][]byte{a.data}
 		out.Free = func() {
 			buffers.Put(a.data)
-			s.consumed(last)
+			s.consumed(context.Background(), last)
 		}
 		if out.Bytes == 0 {
 			out.Data = nil

@@ -248,8 +248,7 @@ func (c *Client) putRun(ctx context.Context, r *skep.PutRequest, x skep.Range, n
 	return res.List, nil
 }
 
-// sharedFor says whether blocks stay where they are, in shared memory: all of them lie there, and it
-// is attached.
+// sharedFor says whether blocks stay where they are, in shared memory: all of them lie there, and it is attached.
 func (c *Client) sharedFor(ctx context.Context, blocks []skep.Block) bool {
 	if c.shared == nil || !c.shared.holdsParts(blocks) {
 		return false

@@ -10,10 +10,9 @@ import (
 
 // Who reads a connection.
 //
-// Its reader does: a goroutine that hands every answer to the caller that waits for it. That is two
-// goroutines woken for an answer of 80 bytes, and the processor that the second needs may be the
-// one a server on the same machine runs on. So a call that is answered at once reads its own answer, when
-// nobody else reads:
+// Its reader does: a goroutine that hands every answer to the caller that waits for it. That is two goroutines woken
+// for an answer of 80 bytes, and the processor that the second needs may be the one a server on the same machine runs
+// on. So a call that is answered at once reads its own answer, when nobody else reads:
 //
 //	reading ──an answer of such a call, and nothing else is under way──▶ resting
 //	   ▲  reader has the turn                     turn is free: the next such call takes it, reads │
@@ -95,8 +94,7 @@ func (x *clientConn) rouse() {
 	}
 }
 
-// readOwn reads until p is answered, where nobody else reads. Without an answer the reader goes on, and
-// p waits for it.
+// readOwn reads until p is answered, where nobody else reads. Without an answer the reader goes on, and p waits for it.
 func (x *clientConn) readOwn(ctx context.Context, p *pendingCall) {
 	r := &x.readers
 	select {

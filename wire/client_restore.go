@@ -20,10 +20,9 @@ const opRestore = "restore"
 
 // clientSession is a restore under way on a server.
 //
-// The connection's reader puts bytes where they belong and queues chunks; Next hands
-// them out and gives the server credit for what it handed out. A chain that was stopped
-// takes no more bytes: what comes for it is read and dropped. Since the answer to Stop
-// comes on the same connection, behind everything sent before it, no byte is written to a
+// The connection's reader puts bytes where they belong and queues chunks; Next hands them out and gives the server
+// credit for what it handed out. A chain that was stopped takes no more bytes: what comes for it is read and dropped.
+// Since the answer to Stop comes on the same connection, behind everything sent before it, no byte is written to a
 // stopped chain's destination once it is here.
 type clientSession struct {
 	c      *Client
@@ -93,8 +92,6 @@ func (c *Client) Restore(ctx context.Context, r *skep.RestoreRequest) (skep.Sess
 			_ = t.Resolve(skep.TailFirst) // it comes in whole blocks either way
 		}
 		s.chains = append(s.chains, t)
-		s.got = append(s.got, make([]uint64, (t.Chunks()+63)/64))
-		s.left += t.Chunks()
 	}
 	err := s.start(ctx)
 	switch {
@@ -128,9 +125,7 @@ func (s *clientSession) endBehind() {
 		ctx, cancel := context.WithTimeout(x.c.ctx, x.c.opt.Patience)
 		defer cancel()
 		_, err := x.call(ctx, frames.TypeEnd, &frames.Number{N: id}, nil, nil)
-		x.mu.Lock()
-		delete(x.sessions, id)
-		x.mu.Unlock()
+		x.delist(id)
 		switch {
 		case ring != nil && err == nil:
 			s.c.shared.over(s) // the server has released them after all
@@ -148,6 +143,7 @@ func (s *clientSession) start(ctx context.Context) error {
 	defer cancel()
 	m := &frames.CostedRestoreRequest{RestoreRequest: frames.RestoreRequest{Window: uint64(s.window)}}
 	for try := 0; ; try++ {
+		s.anew()
 		x, err := c.pickFor(within, s)
 		sent := false
 		if err == nil {
@@ -164,8 +160,18 @@ func (s *clientSession) start(ctx context.Context) error {
 	}
 }
 
-// pickFor is a connection for the session: the one the shared memory is attached to,
-// when every destination lies in it.
+// anew forgets what a try got before its answer was lost: the ring tells of chunks as soon as they land.
+func (s *clientSession) anew() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.got, s.left, s.ready, s.ended = s.got[:0], 0, nil, nil
+	for _, t := range s.chains {
+		s.got = append(s.got, make([]uint64, (t.Chunks()+63)/64))
+		s.left += t.Chunks()
+	}
+}
+
+// pickFor is a connection for the session: the one the shared memory is attached to, when every destination lies in it.
 func (c *Client) pickFor(ctx context.Context, s *clientSession) (*clientConn, error) {
 	if c.shared == nil || !c.shared.holds(s.chains) {
 		return c.pick(ctx)
@@ -224,17 +230,8 @@ func (s *clientSession) open(ctx context.Context, x *clientConn, m *frames.Coste
 	x.mu.Lock()
 	x.sessions[id] = s
 	x.mu.Unlock()
-	forget := func() {
-		x.mu.Lock()
-		delete(x.pending, id)
-		delete(x.sessions, id)
-		x.mu.Unlock()
-		if s.ring != nil {
-			s.ring.forget()
-		}
-	}
 	if err := x.post(ctx, frames.Header{Type: typ, Call: id, Deadline: deadlineOf(ctx)}, body, nil); err != nil {
-		forget()
+		s.forget()
 		var u *link.Unsent
 		if errors.As(err, &u) {
 			return false, u.Err
@@ -254,12 +251,20 @@ func (s *clientSession) open(ctx context.Context, x *clientConn, m *frames.Coste
 		r = <-p.reply // it came this moment
 	}
 	if r.err != nil {
-		forget()
+		s.forget()
 		if r.lost && s.ring != nil { // the server may have begun it
 			s.c.shared.taint(x, s)
 		}
 	}
 	return true, r.err
+}
+
+// forget has nothing more that comes be the session's.
+func (s *clientSession) forget() {
+	s.x.delist(s.id)
+	if s.ring != nil {
+		s.ring.forget()
+	}
 }
 
 // tooLate gives the answer up, unless it is here. Chunks come behind it, and the reader begins none
@@ -315,7 +320,7 @@ func (s *clientSession) answer(chain, item int, ch skep.Chunk) error {
 
 // consumed gives the server credit for bytes that are out of the way, a quarter of the
 // window at a time. Next tries again what was not sent: the server may wait for it.
-func (s *clientSession) consumed(n int64) {
+func (s *clientSession) consumed(ctx context.Context, n int64) {
 	s.mu.Lock()
 	s.owed += n
 	give := s.owed
@@ -324,7 +329,7 @@ func (s *clientSession) consumed(n int64) {
 	}
 	s.owed, s.credit = s.owed-give, s.credit+give
 	s.mu.Unlock()
-	if give > 0 && !s.x.credit(s.id, uint64(give)) {
+	if give > 0 && !s.x.credit(ctx, s.id, uint64(give)) {
 		s.mu.Lock()
 		s.owed, s.credit = s.owed+give, s.credit-give
 		s.mu.Unlock()
@@ -349,7 +354,7 @@ func (s *clientSession) Next(ctx context.Context, into []skep.Chunk) (int, error
 			s.ready = s.ready[n:]
 			s.mu.Unlock()
 			s.signal()
-			s.consumed(0)
+			s.consumed(ctx, 0)
 			return n, nil
 		}
 		over := s.ended
@@ -361,7 +366,7 @@ func (s *clientSession) Next(ctx context.Context, into []skep.Chunk) (int, error
 		if ctx.Err() != nil {
 			return 0, link.Ended(opRestore, ctx)
 		}
-		s.consumed(0) // for pieces of a chunk that is not whole yet
+		s.consumed(ctx, 0) // for pieces of a chunk that is not whole yet
 		select {
 		case <-s.landed:
 		case <-ctx.Done():
@@ -464,12 +469,7 @@ func (s *clientSession) Close(ctx context.Context) error {
 	}
 	err := s.release(ctx, op, frames.TypeEnd, &frames.Number{N: s.id})
 	if err == nil {
-		s.x.mu.Lock()
-		delete(s.x.sessions, s.id)
-		s.x.mu.Unlock()
-		if s.ring != nil {
-			s.ring.forget()
-		}
+		s.forget()
 	}
 	if !was && s.ring != nil && skep.KindOf(err) == skep.NotReleased {
 		go s.endLater()
@@ -490,9 +490,8 @@ func (s *clientSession) endLater() {
 	}
 }
 
-// release carries out a call after which destinations are the caller's again. A
-// connection that broke releases them too, once its reader has ended, unless drives of
-// the server write to them.
+// release carries out a call after which destinations are the caller's again. A connection that broke releases them
+// too, once its reader has ended, unless drives of the server write to them.
 func (s *clientSession) release(ctx context.Context, op string, t frames.Type, m frames.Message) error {
 	for {
 		_, err := s.x.call(ctx, t, m, nil, nil)

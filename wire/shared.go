@@ -20,8 +20,7 @@ import (
 // ringEntries is how many completions a client's ring holds.
 const ringEntries = 4096
 
-// sharedMemory is the client's memory that its server maps too: the ring, then what
-// Alloc lends.
+// sharedMemory is the client's memory that its server maps too: the ring, then what Alloc lends.
 type sharedMemory struct {
 	size  int64
 	mem   *shm.Region
@@ -297,7 +296,7 @@ func (s *clientSession) orphaned(op string) error {
 
 // standing is NotReleased while a server may write to the destinations.
 func (s *clientSession) standing(op string) error {
-	if s.c.shared.inDoubt(s.destinations()) {
+	if s.c.shared.inDoubt(s.pieces(false)) {
 		return notReleased(op)
 	}
 	return nil
@@ -313,9 +312,13 @@ func (s *sharedMemory) inDoubt(list [][]byte) bool {
 	return s.book.AnyTainted() && slices.ContainsFunc(s.spansLocked(list), s.book.Tainted)
 }
 
-func (s *clientSession) destinations() (out [][]byte) {
+// pieces are its destinations, unless the server has told of all that goes there, and its words, which are the server's
+// until that has ended the session.
+func (s *clientSession) pieces(told bool) (out [][]byte) {
 	for _, t := range s.chains {
-		out = append(out, destinations(t)...)
+		if !told {
+			out = append(out, destinations(t)...)
+		}
 	}
 	if s.ring == nil {
 		return out
@@ -351,7 +354,7 @@ func (s *sharedMemory) spansLocked(pieces [][]byte) (out []reuse.Span) {
 func (s *sharedMemory) taint(x *clientConn, ses *clientSession) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.taintBy(x, ses, ses.destinations())
+	s.taintBy(x, ses, ses.pieces(false))
 }
 
 // taintBy is taint for a session or a put; nil: for one that nobody ends. REQUIRES: mu.
@@ -408,10 +411,7 @@ func (s *sharedMemory) back(l *underWay, lost bool) {
 // was given up, because a drive hangs, is written to yet, and for puts under way.
 func (s *sharedMemory) taintLocked(mem []byte) {
 	for _, ses := range s.sessions {
-		if ses.told() {
-			continue
-		}
-		s.taintBy(ses.x, ses, within(mem, ses.destinations()))
+		s.taintBy(ses.x, ses, within(mem, ses.pieces(ses.told())))
 	}
 	for l := range s.puts {
 		s.taintBy(l.by, l, within(mem, l.pieces))
@@ -452,12 +452,12 @@ func (s *sharedMemory) read() {
 			}
 			e, ok, err := s.ring.Next()
 			ses, x := s.sessions[e.Session], s.conn
+			if ok && err == nil && ses != nil {
+				err = ses.completion(&e) // under mu: once it is forgotten, nothing of that try comes
+			}
 			s.mu.Unlock()
 			if ok {
 				taken++
-				if err == nil && ses != nil {
-					err = ses.completion(&e)
-				}
 				if err != nil && x != nil {
 					x.end(link.Gone("shared ring", err))
 				}
@@ -465,7 +465,7 @@ func (s *sharedMemory) read() {
 			// What was not sent is sent with more of it, and with the last that is here: the server may wait for it.
 			due := taken >= ringEntries/4 && (!ok || taken%(ringEntries/4) == 0) && x != nil && !link.IsClosed(x.dead)
 			switch {
-			case due && x.credit(0, taken):
+			case due && x.credit(context.Background(), 0, taken):
 				taken = 0
 			case !due && !ok:
 				more = false

@@ -1,6 +1,7 @@
 package restore
 
 import (
+	"errors"
 	"slices"
 	"sort"
 	"sync"
@@ -83,7 +84,12 @@ func (ch *chunk) complete() {
 		ch.finish(errCancelled)
 		return
 	case f.Memory != nil:
-		ch.finish(ch.fromMemory())
+		err := ch.fromMemory()
+		if errors.Is(err, memory.ErrRevoked) {
+			go ch.lookAgain(err) // it reads the catalog, and may wait for memory, which workers give back
+			return
+		}
+		ch.finish(err)
 		return
 	case f.Inline != nil || f.Size == 0:
 		ch.pieces = append(ch.pieces[:0], piece{off: 0, mem: f.Inline})

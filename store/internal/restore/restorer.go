@@ -142,6 +142,7 @@ type Located struct {
 	Memory *memory.Handle // the part is in the DRAM tier
 
 	left     int       // chunks that still need it
+	before   *Located  // where it lay when it was looked for before; chunks may still look at that
 	recalled sync.Once // sums of what is in memory were looked for
 }
 
@@ -158,6 +159,8 @@ func (l *Located) LetGo(from interface{ Unpin(Stripe) }) {
 		l.Memory.Release()
 		l.Memory = nil
 	}
+	l.before.LetGo(from)
+	l.before = nil
 }
 
 // Start makes it ready, with goroutines that end with p.Context, and with Stop.

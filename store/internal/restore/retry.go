@@ -38,7 +38,6 @@ func (ch *chunk) again(err error) bool {
 		return ch.anew(err, err)
 	}
 	ch.unread()
-	ch.patient = false
 	next := ch.prepare()
 	if next == memory.ErrScarce {
 		go ch.againLater(err) // not on this worker: chunks that hold memory may wait for it
@@ -79,7 +78,7 @@ func (ch *chunk) unread() {
 			b.Release()
 		}
 	}
-	ch.temp = nil
+	ch.temp, ch.patient = nil, false
 	ch.failed.Store(nil)
 }
 
@@ -93,5 +92,35 @@ func (ch *chunk) noteWrong() {
 				ch.trouble.bad = append(ch.trouble.bad, bad{int(p.copy), layout.Span{Off: from, Len: to - from}})
 			}
 		}
+	}
+}
+
+// lookAgain issues a chunk from where its block lies now, after err: the memory that it was in was taken back before its
+// turn came, as under a restore whose reader is slow. A lease keeps the block, and not its place in memory.
+func (ch *chunk) lookAgain(err error) {
+	ses, c, was := ch.ses, ch.chain, ch.at
+	b := c.blockOf(ch.item)
+	ses.mu.Lock()
+	f := c.found[b] // the pump lets go of it only when this chunk is back
+	ses.mu.Unlock()
+	if f == was { // else another chunk of the block has looked
+		f = ses.rs.Source.Locate([]Ask{{&c.Asked, []int{b}}})[0]
+		ses.mu.Lock()
+		if now := c.found[b]; now != was {
+			f.LetGo(ses.rs.Source)
+			f = now
+		} else {
+			f.left, f.before, c.found[b] = was.left, was, f
+		}
+		ses.mu.Unlock()
+	}
+	switch {
+	case f.Err != nil:
+		ch.finish(f.Err)
+	case f.Size != was.Size: // it was put anew
+		ch.finish(err)
+	default:
+		ch.at = f
+		ses.rs.issue([]*chunk{ch})
 	}
 }

@@ -520,6 +520,9 @@ func (ses *session) released(ctx context.Context, ok func() bool) error {
 		select {
 		case <-back:
 		case <-ctx.Done():
+			ses.mu.Lock()
+			ses.idle = slices.DeleteFunc(ses.idle, func(w chan error) bool { return w == back })
+			ses.mu.Unlock()
 			return &skep.Error{Op: "stop restore", Kind: skep.NotReleased, Err: ctx.Err()}
 		}
 	}

@@ -2,6 +2,7 @@ package restore
 
 import (
 	"context"
+	"math"
 	"strconv"
 	"sync/atomic"
 	"time"
@@ -138,6 +139,12 @@ const FirstLatency = 200e-6
 
 func (t *twoPointers) now() time.Duration { return time.Since(t.began) }
 
+// until is a deadline by the scheduler's clock. One that is centuries off is as far as that goes.
+func (t *twoPointers) until(deadline time.Time) time.Duration {
+	now := t.now()
+	return max(now+min(deadline.Sub(skep.Steady()), math.MaxInt64-now), 1)
+}
+
 func (t *twoPointers) step(e twopointer.Event) (twopointer.Decision, error) {
 	e.At = t.now()
 	return t.sched.Step(e)
@@ -226,7 +233,7 @@ func (t *twoPointers) strand(c *chain) *twopointer.Strand {
 		st.LoadOnly = c.bound.left < c.bound.Blocks.Len()
 	}
 	if !c.deadline.IsZero() {
-		st.Deadline = max(t.now()+c.deadline.Sub(skep.Steady()), 1)
+		st.Deadline = t.until(c.deadline)
 	}
 	return st
 }
@@ -436,7 +443,7 @@ func (p *planned) promote(priority int, deadline time.Time) {
 	k := p.c.Compute
 	st := &twopointer.Strand{Weight: k.Weight, Background: k.Background && priority < 0}
 	if !deadline.IsZero() {
-		st.Deadline = max(t.now()+deadline.Sub(skep.Steady()), 1)
+		st.Deadline = t.until(deadline)
 	}
 	_, _ = t.step(twopointer.Event{Kind: twopointer.Promote, Strand: p.slot, New: st})
 	t.wake()

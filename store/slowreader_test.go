@@ -1,0 +1,85 @@
+package store
+
+import (
+	"context"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/store/storetest"
+)
+
+// A restore whose reader is slow finds what lay in memory when it looked on the drives, where memory was needed for
+// others meanwhile: a lease keeps its promise as long as it lasts.
+func TestASlowReaderGetsFromDrivesWhatLeftMemory(t *testing.T) {
+	t.Parallel()
+	const size, blocks = 8 << 10, 64
+	for name, way := range map[string]skep.Direction{"by blocks": skep.TailFirst, "by layers": skep.LayersDown} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			clock := &testClock{now: time.Now()}
+			s, _, _ := openRig(t, func(o *Options) { o.Clock, o.CacheBytes = clock.get, 1<<20 })
+			defer func() { require.NoError(t, s.Close()) }()
+			shape := skep.Shape{Kind: skep.Attention, Layers: 2, KVHeads: 1, HeadDim: 64, Element: skep.BF16, BlockTokens: 16}
+			ns, err := s.OpenNamespace(t.Context(), skep.NamespaceSpec{Tenant: "t", Name: "n", Shape: shape, Chained: true})
+			require.NoError(t, err)
+			put := func(first, n int) skep.Chain {
+				c := skep.Chain{Scope: skep.Scope{Namespace: ns.ID}, Keys: chainKeys(first, n)}
+				req := &skep.PutRequest{Scope: c.Scope}
+				for _, k := range c.Keys {
+					req.Blocks = append(req.Blocks, skep.Block{Key: k,
+						Parts: []skep.Part{{Bytes: storetest.Payload(k, skep.PartKV, size)}}})
+				}
+				res, err := s.Put(t.Context(), req)
+				require.NoError(t, err)
+				requireOutcome(t, skep.Committed, res)
+				return c
+			}
+			slow, others := put(1, blocks), put(2, 2*blocks)
+			all := func(c skep.Chain, each func(*skep.Chunk)) {
+				ses, err := s.Restore(t.Context(), &skep.RestoreRequest{Chains: []skep.Chain{c}})
+				require.NoError(t, err)
+				eachChunk(t, ses, each)
+				require.NoError(t, ses.Close(t.Context()))
+			}
+			all(slow, func(ch *skep.Chunk) { ch.Release() })
+			found, err := s.Lookup(t.Context(), &skep.LookupRequest{Scope: slow.Scope, Keys: slow.Keys, Lease: 5 * time.Minute})
+			require.NoError(t, err)
+			require.Equal(t, blocks, found.Blocks)
+
+			slow.Lease, slow.Direction = found.Lease.ID, way
+			ses, err := s.Restore(t.Context(), &skep.RestoreRequest{Chains: []skep.Chain{slow}, Window: size / 2})
+			require.NoError(t, err)
+			defer func() { require.NoError(t, ses.Close(context.WithoutCancel(t.Context()))) }()
+			var first [1]skep.Chunk
+			_, err = ses.Next(t.Context(), first[:])
+			require.NoError(t, err)
+			require.NoError(t, first[0].Err)
+			require.Equal(t, skep.TierDRAM, first[0].Tier)
+			clock.pass(11 * time.Second)
+			var held []skep.Chunk
+			all(others, func(ch *skep.Chunk) { held = append(held, *ch) })
+			require.Positive(t, s.cache.Stats().Revocations)
+			first[0].Release()
+			tiers := map[skep.Tier]int{}
+			eachChunk(t, ses, func(ch *skep.Chunk) {
+				require.NoError(t, ch.Err)
+				tiers[ch.Tier]++
+				want := storetest.Payload(slow.Keys[ch.Block], skep.PartKV, size)
+				if way == skep.LayersDown {
+					want = want[ch.Layers.From*size/2 : ch.Layers.To*size/2]
+				}
+				require.True(t, slices.Equal(want, slices.Concat(ch.Data...)))
+				ch.Release()
+			})
+			require.Positive(t, tiers[skep.TierDevice])
+			require.Zero(t, s.count.Broken.Load())
+			for i := range held {
+				held[i].Release()
+			}
+		})
+	}
+}
