@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/replication/lives"
 	"github.com/skepkv/skep/store/storetest"
 )
 
@@ -102,4 +103,20 @@ func TestADeletedNamespaceIsNotMadeAnew(t *testing.T) {
 		require.NoError(t, err)
 		require.Empty(t, list)
 	}
+}
+
+// A node that lacks a namespace is given it by a put, where another one has it whose number of it is not known yet, as
+// after both have begun anew at other addresses.
+func TestANodeWhoseNumberIsNotKnownIsAsked(t *testing.T) {
+	t.Parallel()
+	r := cluster(t, 2, 1)
+	list, err := r.nodes[1].Store.Namespaces(t.Context())
+	require.NoError(t, err)
+	require.NoError(t, r.nodes[1].Store.DeleteNamespace(t.Context(), list[0].ID))
+	sp, err := r.spaces.get("test", r.ns.ID)
+	require.NoError(t, err)
+	sp.ids = lives.Numbers{}
+	keys := chainOf(1, 30)
+	r.put(keys, 0, 30)
+	require.Equal(t, 30, r.find(keys, skep.NoLease).Blocks)
 }

@@ -67,10 +67,8 @@ type pump[S Source] struct {
 	of Life // that the node's stream is of
 
 	// Guarded by Merger.mu.
-	at     skep.Cursor // of the last event that came, of the node's own
-	there  bool        // the node's stream is open
-	missed bool        // a reader was not told of what the node has stored: a gap has it ask again
-	cut    func()      // ends the read of the stream
+	at    skep.Cursor // of the last event that came, of the node's own
+	there bool        // the node's stream is open
 }
 
 // New makes a merger that follows no node yet.
@@ -163,11 +161,7 @@ func (p *pump[S]) run() {
 		tried()
 		if err == nil {
 			pause = firstPause
-			within, cancel := context.WithCancel(ctx)
-			if p.begin(cancel) {
-				err = p.read(within, st)
-			}
-			cancel()
+			err = p.read(ctx, st)
 			_ = st.Close()
 			p.shut()
 		}
@@ -207,39 +201,18 @@ func (p *pump[S]) open(ctx context.Context, first bool) (skep.EventStream, error
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	p.at, p.there = at, true
-	if p.missed || fresh && !first {
-		p.missed = false
+	if fresh && !first {
 		m.append(skep.Event{Kind: skep.EventGap, Time: skep.Steady()})
-		m.wake()
 	}
+	m.wake() // readers who missed what it has stored ask again
 	return st, nil
-}
-
-// begin says whether the stream is to be read: it is not where a reader missed what the node has since it was opened.
-func (p *pump[S]) begin(cut func()) bool {
-	p.m.mu.Lock()
-	defer p.m.mu.Unlock()
-	p.cut = cut
-	return !p.missed
 }
 
 func (p *pump[S]) shut() {
 	p.m.mu.Lock()
-	p.there, p.cut = false, nil
+	p.there = false
 	p.m.wake()
 	p.m.mu.Unlock()
-}
-
-// miss notes that a reader was not told of all that the node has stored, because it was away. The stream is opened anew,
-// which succeeds once the node is back, and then there is a gap: without it nobody would tell of what is missing where
-// the stream goes on as if nothing had been.
-func (p *pump[S]) miss() {
-	p.m.mu.Lock()
-	defer p.m.mu.Unlock()
-	p.missed = true
-	if p.cut != nil {
-		p.cut()
-	}
 }
 
 // read reads the node's stream to its end.

@@ -3,7 +3,9 @@ package merge
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync"
+	"time"
 
 	"github.com/skepkv/skep"
 )
@@ -16,17 +18,24 @@ type stream[S Source] struct {
 
 	mu        sync.Mutex // one Next at a time
 	once      sync.Once
-	snapshots []snapshot
+	snapshots []snapshot[S]
 	next      uint64
 	lost      bool // the place asked for was in another run
+	missed    []missed[S]
+}
+
+// missed is a node that was away when the reader was to be told what it has stored, or in the middle of that.
+type missed[S Source] struct {
+	p    *pump[S]
+	from time.Time // the reader is not to ask again before
 }
 
 // snapshot is a node's stream that tells of what is stored there.
-type snapshot struct {
+type snapshot[S Source] struct {
+	p    *pump[S]
 	of   Life
 	st   skep.EventStream
 	told <-chan struct{}
-	miss func() // the node is away, and not all was told
 }
 
 // Events opens a stream. Events of one node come in its order, those of several as they come here. A node
@@ -64,15 +73,15 @@ func (m *Merger[S]) Events(ctx context.Context, from skep.Cursor, snapshot bool)
 	return x, nil
 }
 
-// begin opens the nodes' snapshots. What a node that is away has is told of when it is back and the reader, after the
-// gap, asks again.
+// begin opens the nodes' snapshots. What a node that is away has is told of when it is back and the reader, after a gap,
+// asks again.
 func (x *stream[S]) begin(ctx context.Context) error {
 	pumps := x.m.KeepUp()
-	found, errs := make([]snapshot, len(pumps)), make([]error, len(pumps))
+	found, errs := make([]snapshot[S], len(pumps)), make([]error, len(pumps))
 	var wait sync.WaitGroup
 	for i, p := range pumps {
-		found[i].miss = p.miss
-		wait.Go(func() { errs[i] = found[i].begin(ctx, p.n.Life) })
+		found[i].p = p
+		wait.Go(func() { errs[i] = found[i].begin(ctx) })
 	}
 	wait.Wait()
 	for _, y := range found {
@@ -84,7 +93,7 @@ func (x *stream[S]) begin(ctx context.Context) error {
 		switch {
 		case err == nil:
 		case found[i].st == nil && ctx.Err() == nil && x.m.o.Away(err):
-			pumps[i].miss()
+			x.miss(pumps[i])
 		case ctx.Err() != nil:
 			return ended(ctx, "events")
 		default:
@@ -94,9 +103,32 @@ func (x *stream[S]) begin(ctx context.Context) error {
 	return nil
 }
 
+// miss notes that the reader was not told of all that a node has stored. Once the node is followed there is a gap, for
+// this reader alone: the node's stream may go on as if nothing had been. A reader whose node is followed and cannot be
+// asked does not ask all the time.
+func (x *stream[S]) miss(p *pump[S]) {
+	x.missed = append(x.missed, missed[S]{p, skep.Steady().Add(mostPause)})
+}
+
+// due takes the misses off of which the reader can ask again, and says whether there are such, or else how long it is
+// till then; 0: that is not known. m.mu is held.
+func (x *stream[S]) due() (some bool, wait time.Duration) {
+	now := skep.Steady()
+	x.missed = slices.DeleteFunc(x.missed, func(y missed[S]) bool {
+		left := y.from.Sub(now)
+		over := y.p.there && left <= 0
+		some = some || over
+		if y.p.there && !over && (wait == 0 || left < wait) {
+			wait = left
+		}
+		return over
+	})
+	return some, wait
+}
+
 // begin opens the stream.
-func (y *snapshot) begin(ctx context.Context, of func(ctx context.Context) (Life, error)) error {
-	life, err := of(ctx)
+func (y *snapshot[S]) begin(ctx context.Context) error {
+	life, err := y.p.n.Life(ctx)
 	if err != nil {
 		return err
 	}
@@ -128,12 +160,17 @@ func (x *stream[S]) Next(ctx context.Context, into []skep.Event) (int, error) {
 			}
 			continue
 		}
-		n, more := x.take(into)
+		n, more, wait := x.take(into)
 		if n > 0 {
 			return n, nil
 		}
+		var later <-chan time.Time // nil: never
+		if wait > 0 {
+			later = time.After(wait)
+		}
 		select {
 		case <-more:
+		case <-later:
 		case <-x.done:
 		case <-x.m.o.Ctx.Done():
 		case <-ctx.Done():
@@ -192,8 +229,8 @@ func (x *stream[S]) stored(ctx context.Context, into []skep.Event) (int, error) 
 	case ctx.Err() != nil:
 		return 0, ended(ctx, "next event")
 	case x.m.o.Away(err) || errors.Is(err, skep.Closed):
-		y.miss()
-		x.drop() // the rest of it is a gap when the node is back
+		x.miss(y.p)
+		x.drop()
 		return 0, nil
 	}
 	return 0, err
@@ -207,14 +244,18 @@ func (x *stream[S]) drop() {
 	}
 }
 
-// take copies what there is, and gives what to wait for.
-func (x *stream[S]) take(into []skep.Event) (n int, more <-chan struct{}) {
+// take copies what there is, and gives what to wait for, and how long; 0: for ever.
+func (x *stream[S]) take(into []skep.Event) (n int, more <-chan struct{}, wait time.Duration) {
 	m := x.m
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	due, wait := x.due()
 	for n < len(into) {
 		oldest := m.oldest()
 		switch {
+		case due:
+			due = false
+			into[n] = x.gap(x.next-1, 0)
 		case x.lost:
 			x.lost = false
 			into[n] = x.gap(m.next-1, 0)
@@ -225,11 +266,11 @@ func (x *stream[S]) take(into []skep.Event) (n int, more <-chan struct{}) {
 			into[n] = m.ring[x.next%uint64(len(m.ring))]
 			x.next++
 		default:
-			return n, m.more
+			return n, m.more, wait
 		}
 		n++
 	}
-	return n, m.more
+	return n, m.more, wait
 }
 
 // gap stands for events that are lost, up to and with number last; lost is 0 where nobody knows how many.
