@@ -110,9 +110,7 @@ func (c *Client) dialRaw(ctx context.Context, secure *tls.Config) (net.Conn, err
 	}
 	dial := c.opt.DialContext
 	if dial == nil {
-		dial = func(ctx context.Context, network, addr string) (net.Conn, error) {
-			return new(net.Dialer).DialContext(undated{ctx}, network, addr)
-		}
+		dial = near.Dial
 	}
 	if path, ok := strings.CutPrefix(c.opt.Addr, "unix:"); ok {
 		return dial(ctx, "unix", path)
@@ -138,15 +136,9 @@ func (c *Client) dialRaw(ctx context.Context, secure *tls.Config) (net.Conn, err
 	return t, nil
 }
 
-// undated is a context whose end is seen, and not its deadline: a connection's own timer may end before the context.
-type undated struct{ context.Context }
-
-// Deadline implements context.Context.
-func (undated) Deadline() (t time.Time, ok bool) { return t, false }
-
 // greet says hello and takes the answer.
 func (x *clientConn) greet(ctx context.Context) error {
-	// Not by the context's deadline, as of undated: the server would be to blame.
+	// Not by the context's deadline, as near.Dial: the server would be to blame.
 	defer x.l.Conn.SetDeadline(time.Time{})
 	defer context.AfterFunc(ctx, func() { x.l.Conn.SetDeadline(time.Unix(1, 0)) })()
 	m := &frames.Hello{Min: frames.Version, Max: frames.Version, Features: frames.Features, Client: x.c.id,

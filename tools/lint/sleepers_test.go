@@ -28,6 +28,7 @@ var sleepers = map[string]string{
 	"store/memory/cache_test.go TestAWaitForIOIsServedWhenTheCacheCanYield": bubble,
 	"store/schedule_test.go disturb":                                        fault,
 	"store/schedule_test.go run":                                            again,
+	"store/schedule_test.go wait":                                           again,
 	"store/stages_test.go runStage":                                         works,
 	"store/storetest/crew.go Eventually":                                    again,
 	"store/storetest/random.go try":                                         again,
