@@ -100,14 +100,14 @@ func (oneByte) Walk(c *frames.Coder) { c.Body = append(c.Body, 1) }
 // A restore that is begun again, as its answer was lost, keeps nothing that the ring told of the first try: all comes.
 func TestASecondTryBeginsWithNothing(t *testing.T) {
 	t.Parallel()
-	var c *Client
+	dialled := make(chan *clientConn, 1)
 	var tries atomic.Int64
 	o := scripted(t, func(w *rawConn, h frames.Header, _ []byte) {
 		if h.Type != frames.TypeRestore {
 			return
 		}
 		if tries.Add(1) == 1 {
-			x := c.slots[0].conn
+			x := <-dialled
 			x.mu.Lock()
 			s := x.sessions[h.Call]
 			x.mu.Unlock()
@@ -126,6 +126,9 @@ func TestASecondTryBeginsWithNothing(t *testing.T) {
 	require.NoError(t, err)
 	defer c.Close()
 	c.know(skep.NamespaceInfo{ID: 1, NamespaceSpec: skep.NamespaceSpec{Shape: skep.Shape{BlockTokens: 1, Bytes: blockSize}}})
+	first, err := c.conn(t.Context(), 0)
+	require.NoError(t, err)
+	dialled <- first
 	s, err := c.Restore(t.Context(), restoreOf(2))
 	require.NoError(t, err)
 	got := collect(t, s)
