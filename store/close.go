@@ -43,7 +43,7 @@ func (s *Store) close() error {
 	note(s.puts.Accepted.Wait(ctx))
 	if orderly() {
 		note(s.root.Advance(ctx, s.catalog, s.space.FlushAll))
-		s.logs.Settle(ctx, s.options.closeTimeout/4)
+		s.logs.Settle(ctx, s.options.closeTimeout/2)
 	}
 	s.cancel()
 	if !waitGroup(&s.background, ctx) {

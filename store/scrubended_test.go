@@ -9,6 +9,7 @@ import (
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/layout"
 	"github.com/skepkv/skep/store/device"
+	"github.com/skepkv/skep/store/internal/health"
 	"github.com/skepkv/skep/store/internal/space"
 )
 
@@ -51,6 +52,44 @@ func TestACancelledScrubBlamesNoDrive(t *testing.T) {
 			require.True(t, rep.Sound(), "%+v", rep)
 			require.Zero(t, rep.Groups)
 			require.Zero(t, rep.Blocks)
+		})
+	}
+}
+
+// What a scrub was about to write when it was cancelled is told as not mended, and no drive is blamed.
+func TestAScrubThatIsCancelledWhileItWritesBlamesNoDrive(t *testing.T) {
+	t.Parallel()
+	for _, held := range []string{"superblock", "header"} {
+		t.Run(held, func(t *testing.T) {
+			t.Parallel()
+			s, r, _ := openRig(t, func(o *Options) { unjudged(o); o.DeviceCount, o.OpTimeout = 1, hangs })
+			defer func() { require.NoError(t, s.Close()) }()
+			sc := openSpace(t, s, "n", skep.Durable, 1, true)
+			requireOutcome(t, skep.Committed, putRun(t, s, sc, chainKeys(1, 4), 4<<10))
+			g, at := openedBy(s, space.User), int64(200)
+			s.space.Seal(g)
+			if held == "header" {
+				at += s.members.Opened[0].SegmentOffset(g.Segments[0])
+			}
+			harmDrive(t, s.members.Opened[0], at, 1)
+			r.faults[0].Hold(device.Write)
+			ctx, cancel := context.WithCancel(testContext(t))
+			var rep ScrubReport
+			var err error
+			ended := make(chan struct{})
+			go func() {
+				defer close(ended)
+				rep, err = s.Scrub(ctx, ScrubOptions{Rate: 1 << 40})
+			}()
+			require.NoError(t, r.faults[0].WaitHeld(testContext(t), 1))
+			cancel()
+			<-ended
+			r.faults[0].Release()
+			requireKind(t, skep.Deadline, err)
+			require.Len(t, rep.Faults, 1, "%+v", rep)
+			require.EqualValues(t, 1, rep.Unmended)
+			require.Contains(t, rep.Faults[0].Do, "scrub again")
+			require.Equal(t, health.Healthy, s.members.Opened[0].Condition())
 		})
 	}
 }

@@ -80,7 +80,8 @@ func TestATailOutlivesAPutThatFailed(t *testing.T) {
 }
 
 // The same, and the drive with the payload of what replaced the tail is missing when the catalog is made anew: nobody
-// can know any more whether that append was whole, and the tail stays.
+// can know any more whether that append was whole, and the tail stays. The drive will not be back: the log is compared
+// with the catalog without it, and says that the tail stays.
 func TestATailOutlivesAPutThatFailedOnAMissingDrive(t *testing.T) {
 	t.Parallel()
 	ctx := testContext(t)
@@ -115,13 +116,15 @@ func TestATailOutlivesAPutThatFailedOnAMissingDrive(t *testing.T) {
 	o = small(filepath.Join(tempRoot(t, "copy"), "store"))
 	o.DeviceCount, o.CapacityBytes, o.CacheBytes, o.Degraded = 3, 6<<20, -1, DegradedAlways
 	require.NoError(t, os.CopyFS(o.Dir, os.DirFS(s.options.Dir)))
-	require.NoError(t, os.RemoveAll(filepath.Join(o.Dir, "catalog")))
 	require.NoError(t, os.Remove(filepath.Join(o.Dir, filepath.Base(away))))
-	rep, err := Rebuild(ctx, o, false, nil)
-	require.NoError(t, err)
-	require.EqualValues(t, 1, rep.Blocks, "%+v", rep)
-	again, err := Open(ctx, o)
-	require.NoError(t, err)
-	require.Equal(t, 1, prefix(t, again, sc, []skep.Key{tail}))
-	require.NoError(t, again.Close())
+	for range 2 { // a mark has passed the append by the second time
+		require.NoError(t, os.RemoveAll(filepath.Join(o.Dir, "catalog")))
+		rep, err := Rebuild(ctx, o, false, nil)
+		require.NoError(t, err)
+		require.EqualValues(t, 1, rep.Blocks, "%+v", rep)
+		again, err := Open(ctx, o)
+		require.NoError(t, err)
+		require.Equal(t, 1, prefix(t, again, sc, []skep.Key{tail}))
+		require.NoError(t, again.Close())
+	}
 }

@@ -201,15 +201,17 @@ func (l *Log) ReconcileStale(ctx context.Context) {
 }
 
 // Settle has the devices told, before an orderly end, what only the catalog knows.
-// What it does not get to is left to the next open, and so is what others have for longer than wait.
+// What it does not get to within wait is left to the next open, and so is what others have for longer than half of that.
 func (l *Log) Settle(ctx context.Context, wait time.Duration) {
+	ctx, cancel := context.WithTimeout(ctx, wait)
+	defer cancel()
 	for range l.Space.SealSuspects() {
 		if ctx.Err() != nil {
 			return
 		}
 		l.ReconcileStale(ctx)
 	}
-	for began := time.Now(); l.Space.SuspectsHeld() && time.Since(began) < wait && ctx.Err() == nil; {
+	for began := time.Now(); l.Space.SuspectsHeld() && time.Since(began) < wait/2 && ctx.Err() == nil; {
 		time.Sleep(time.Millisecond) // who moves blocks ends now, and gives back what it has
 		l.ReconcileStale(ctx)
 	}

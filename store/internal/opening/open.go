@@ -208,9 +208,11 @@ func (p *Opening) standIns(rows []catalog.DeviceState, lacks map[uint16]lack) er
 			p.Members.Opened[r.Index] = d
 			continue
 		}
-		p.Members.Opened[r.Index] = members.StandIn(r, lacks[r.Index].path, lacks[r.Index].why)
+		d := members.StandIn(r, lacks[r.Index].path, lacks[r.Index].why)
+		d.GivenUp = segment.DeviceID(d.ID) == p.givenUpID(int(d.Index))
+		p.Members.Opened[r.Index] = d
 		p.Log.Error("device missing or unreadable: the store goes on without it", "device", r.Index,
-			"path", p.Members.Opened[r.Index].Path, "serial", r.Serial, "error", lacks[r.Index].why)
+			"path", d.Path, "serial", r.Serial, "error", lacks[r.Index].why)
 		p.Space.SegmentBytes = r.SegmentBytes
 	}
 	return nil

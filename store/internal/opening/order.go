@@ -244,9 +244,14 @@ func (p *Opening) outlasted(count int) (list []*space.Drive) {
 func (p *Opening) givenUp(i int) *space.Drive {
 	why := &skep.Error{Op: "drive", Kind: skep.Missing, Field: "state", Value: "given up by a rebuild"}
 	path := filepath.Join(p.Dir, "given-up-"+strconv.Itoa(i))
-	d := &space.Drive{Index: uint16(i), Path: path, SegBytes: p.Space.SegmentBytes, Segments: 1, Limit: 1, Absent: why}
-	key := skep.KeyOf([]byte(path + p.ID.String()))
-	d.ID = segment.DeviceID(key[:16])
+	d := &space.Drive{Index: uint16(i), Path: path, SegBytes: p.Space.SegmentBytes, Segments: 1, Limit: 1, Absent: why,
+		ID: p.givenUpID(i), GivenUp: true}
 	d.Gone(device.NewGone(path, "", layout.SegmentOffset(1, p.Space.SegmentBytes), why), why)
 	return d
+}
+
+// givenUpID is the identity of such a place. A later open knows it by that, wherever the store's directory is then.
+func (p *Opening) givenUpID(i int) segment.DeviceID {
+	key := skep.KeyOf([]byte("given-up-" + strconv.Itoa(i) + p.ID.String()))
+	return segment.DeviceID(key[:16])
 }

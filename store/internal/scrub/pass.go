@@ -332,9 +332,18 @@ func (sc *pass) name(e segment.Entry) {
 // names writes again what the devices do not know of namespaces, salts and keys that were in use when the pass began,
 // and are.
 func (sc *pass) names(ctx context.Context) {
+	promised, err := sc.s.Catalog.Intents(ctx)
+	for _, i := range promised { // the drives are told when they have room
+		for e := range segment.Entries(i.Entries) {
+			var w segment.LogWriter
+			if sc.name(e); w.Entry(e) == nil {
+				sc.entries[xxh3.HashString(string(w.Bytes()))] += namespaces.LeastDrives
+			}
+		}
+	}
 	all := sc.logsLeft(ctx)
-	if sc.blind || ctx.Err() != nil {
-		return // a log that could not be read may have it
+	if sc.blind = sc.blind || err != nil; sc.blind || ctx.Err() != nil {
+		return // what could not be read may have it
 	}
 	n := sc.s.Names
 	for _, e := range sc.singles {
@@ -487,8 +496,7 @@ func (sc *pass) headers(ctx context.Context, g *space.Group) {
 		if !sc.o.DryRun && !gone {
 			f.Do = "nothing: it was written again"
 			if gone, err = s.Space.RewriteHeader(ctx, g, i); err != nil {
-				sc.rep.Unmended++
-				f.Do = "look at the drive: it could not be written: " + err.Error()
+				f.Do = sc.unwritten(ctx, err)
 			}
 		}
 		if gone { // the cleaner frees it: that is what its header says
@@ -548,12 +556,21 @@ func (sc *pass) superblocks(ctx context.Context, d *space.Drive) {
 		if !sc.o.DryRun {
 			f.Do = "nothing: it was written again"
 			if err := segio.WriteSuperblock(within, s.Space.Durably(d), &good, i); err != nil {
-				sc.rep.Unmended++
-				f.Do = "look at the drive: it could not be written: " + err.Error()
+				f.Do = sc.unwritten(ctx, err)
 			}
 		}
 		sc.rep.Fault(f)
 	}
+}
+
+// unwritten counts what could not be written, for err, and says what to do about it. No drive is blamed for what the end
+// of the pass cut off.
+func (sc *pass) unwritten(ctx context.Context, err error) (do string) {
+	sc.rep.Unmended++
+	if ctx.Err() != nil {
+		return "scrub again: the pass ended before it was written"
+	}
+	return "look at the drive: it could not be written: " + err.Error()
 }
 
 // stays notes a fault, of something else than a block, that a scrub can do nothing about.

@@ -132,9 +132,9 @@ func (g *Group) Has(d *Drive) bool {
 // quiet says that nothing of a group is under way, not even what it was let go of without. REQUIRES: the table's lock.
 func (g *Group) quiet() bool { return g.Pending == 0 && len(g.Writing) == 0 }
 
-// answers says that all logs of a group can be read, but for those of drives that were taken out of the store.
+// answers says that all logs of a group can be read, but for those of drives that will not be back.
 func (g *Group) answers() bool {
-	return !slices.ContainsFunc(g.Drives, func(d *Drive) bool { return d.Away() && !d.Removed.Load() })
+	return !slices.ContainsFunc(g.Drives, func(d *Drive) bool { return d.Away() && !d.out() })
 }
 
 // hangs says of a device of g that nobody waits for what it was given.

@@ -83,12 +83,12 @@ func (t *Table) ScanGroupLogs(ctx context.Context, g *Group, visit func(a *segme
 }
 
 // ScanWholeGroup is ScanGroupLogs for what may stand on one drive only. No log is overlooked but those of drives
-// that were taken out of the store: another drive may be back one day, with what it has.
+// that were taken out of the store, or given up: another drive may be back one day, with what it has.
 func (t *Table) ScanWholeGroup(ctx context.Context, g *Group, visit func(a *segment.Append,
 	e segment.Entry) error) error {
 	unread, err := t.scanLogs(ctx, g, visit)
 	for i, e := range unread {
-		if !g.Drives[i].Removed.Load() {
+		if !g.Drives[i].out() {
 			err = errors.Join(err, e)
 		}
 	}
