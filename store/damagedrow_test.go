@@ -108,12 +108,12 @@ func TestOthersAreCleanedInsteadOfADamagedGroup(t *testing.T) {
 	require.NoError(t, s.Close())
 }
 
-// An open that only reads drops nothing for such a row, and gives the others. One without a drive does not guess what
-// is lost with it.
+// An open that only reads, or without a drive, drops nothing for such a row, and gives the others. With all drives it is
+// a damaged catalog.
 func TestADamagedRowBesideAMissingDrive(t *testing.T) {
 	t.Parallel()
 	s, r, o := openRig(t, well)
-	sc, keys, g := putAway(t, s, skep.Durable)
+	sc, keys, g := putAway(t, s, skep.Cache)
 	damageRow(t, s, g)
 	require.NoError(t, s.Close())
 	open := o.OpenDevice
@@ -123,14 +123,20 @@ func TestADamagedRowBesideAMissingDrive(t *testing.T) {
 		}
 		return open(i, path, create, size)
 	}
-	_, err := Open(testContext(t), o)
+	s, err := Open(testContext(t), o)
+	require.NoError(t, err)
+	n, _ := requireRight(t, s, sc, keys, faultBlock)
+	require.Less(t, n, len(keys))
+	require.NoError(t, s.Close())
+	o.OpenDevice = open
+	_, err = Open(testContext(t), o)
 	requireKind(t, skep.Damaged, err)
 
 	o = s.options
 	o.OpenDevice, o.ReadOnly = r.open, true
 	s, err = Open(testContext(t), o)
 	require.NoError(t, err)
-	n, _ := requireRight(t, s, sc, keys, faultBlock)
+	n, _ = requireRight(t, s, sc, keys, faultBlock)
 	require.Equal(t, len(keys)-1, n)
 	require.NoError(t, s.Close())
 }

@@ -1,6 +1,7 @@
 package store
 
 import (
+	"bytes"
 	"context"
 	"slices"
 	"testing"
@@ -81,5 +82,73 @@ func TestASlowReaderGetsFromDrivesWhatLeftMemory(t *testing.T) {
 				held[i].Release()
 			}
 		})
+	}
+}
+
+// Layers of one block are of one version of it, also where it is put anew while a slow reader has some of them and the
+// memory that the others were in is needed for others: those are missed.
+func TestLayersOfABlockAreOfOneVersion(t *testing.T) {
+	t.Parallel()
+	const size, blocks = 8 << 10, 64
+	clock := &testClock{now: time.Now()}
+	s, _, _ := openRig(t, func(o *Options) { o.Clock, o.CacheBytes = clock.get, 1<<20 })
+	defer func() { require.NoError(t, s.Close()) }()
+	shape := skep.Shape{Kind: skep.Attention, Layers: 2, KVHeads: 1, HeadDim: 64, Element: skep.BF16, BlockTokens: 16}
+	ns, err := s.OpenNamespace(t.Context(), skep.NamespaceSpec{Tenant: "t", Name: "n", Shape: shape})
+	require.NoError(t, err)
+	put := func(first, n int, v byte) skep.Chain {
+		c := skep.Chain{Scope: skep.Scope{Namespace: ns.ID}, Keys: chainKeys(first, n)}
+		req := &skep.PutRequest{Scope: c.Scope}
+		for _, k := range c.Keys {
+			req.Blocks = append(req.Blocks, skep.Block{Key: k, Parts: []skep.Part{{Bytes: bytes.Repeat([]byte{v}, size)}}})
+		}
+		res, err := s.Put(t.Context(), req)
+		require.NoError(t, err)
+		requireOutcome(t, skep.Committed, res)
+		return c
+	}
+	restore := func(c skep.Chain, window int64) skep.Session {
+		ses, err := s.Restore(t.Context(), &skep.RestoreRequest{Chains: []skep.Chain{c}, Window: window})
+		require.NoError(t, err)
+		return ses
+	}
+	slow, others := put(1, blocks, 'a'), put(2, 2*blocks, 'o')
+	ses := restore(slow, 0)
+	eachChunk(t, ses, func(ch *skep.Chunk) { ch.Release() })
+	require.NoError(t, ses.Close(t.Context()))
+
+	slow.Direction = skep.LayersDown
+	ses = restore(slow, size/2)
+	defer func() { require.NoError(t, ses.Close(context.WithoutCancel(t.Context()))) }()
+	versions := map[int]map[byte]bool{}
+	got := func(ch *skep.Chunk) {
+		if ch.Err == nil {
+			if versions[ch.Block] == nil {
+				versions[ch.Block] = map[byte]bool{}
+			}
+			for _, x := range slices.Concat(ch.Data...) {
+				versions[ch.Block][x] = true
+			}
+		}
+		ch.Release()
+	}
+	for range blocks / 2 {
+		var first [1]skep.Chunk
+		_, err := ses.Next(t.Context(), first[:])
+		require.NoError(t, err)
+		got(&first[0])
+	}
+	clock.pass(11 * time.Second)
+	var held []skep.Chunk
+	other := restore(others, 0)
+	eachChunk(t, other, func(ch *skep.Chunk) { held = append(held, *ch) })
+	require.NoError(t, other.Close(t.Context()))
+	put(1, blocks, 'b')
+	eachChunk(t, ses, got)
+	for block, of := range versions {
+		require.Len(t, of, 1, "block %d", block)
+	}
+	for i := range held {
+		held[i].Release()
 	}
 }

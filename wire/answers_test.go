@@ -174,51 +174,6 @@ func TestAChunkThatComesAgainWritesNothing(t *testing.T) {
 	require.Equal(t, strings.Repeat("a", blockSize), string(mem[:blockSize]))
 }
 
-// Next returns with its context though the credit that it owes waits behind another frame, and sends it the next time.
-func TestNextWaitsForNoCreditPastItsContext(t *testing.T) {
-	t.Parallel()
-	credited := make(chan struct{}, 1)
-	c := scriptedTo(t, time.Minute, func(c *rawConn, h frames.Header, _ []byte) {
-		switch h.Type {
-		case frames.TypeRestore:
-			c.send(t, frames.Header{Type: h.Type | frames.Answer, Call: h.Call}, nil, "")
-		case frames.TypeCredit:
-			credited <- struct{}{}
-		}
-	})
-	c.opt.Timeout = time.Minute
-	ses, err := c.Restore(t.Context(), restoreOf(1))
-	require.NoError(t, err)
-	s := ses.(*clientSession)
-	s.owe(s.window)
-	turn := s.x.l.Write
-	<-turn // somebody else's
-	ctx, cancel := context.WithCancel(t.Context())
-	ended := make(chan error, 1)
-	go func() {
-		_, err := s.Next(ctx, make([]skep.Chunk, 1))
-		ended <- err
-	}()
-	owes := func() bool { s.mu.Lock(); defer s.mu.Unlock(); return s.owed > 0 }
-	require.Eventually(t, func() bool { return !owes() }, time.Minute, time.Millisecond)
-	cancel()
-	select {
-	case err = <-ended:
-	case <-time.After(20 * time.Second):
-	}
-	turn <- struct{}{}
-	require.ErrorIs(t, err, context.Canceled)
-	require.True(t, owes())
-	ctx, cancel = context.WithCancel(t.Context())
-	go func() {
-		_, err := s.Next(ctx, make([]skep.Chunk, 1))
-		ended <- err
-	}()
-	<-credited
-	cancel()
-	require.Error(t, <-ended)
-}
-
 // A connection that ends knows nothing more of the sessions whose answer is lost: they may be begun on another one.
 func TestASessionWithoutAnAnswerIsOfNoConnection(t *testing.T) {
 	t.Parallel()

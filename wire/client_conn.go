@@ -427,13 +427,10 @@ func (x *clientConn) post(ctx context.Context, h frames.Header, m frames.Message
 	return err
 }
 
-// credit gives the server credit for a session or a stream, or 0: the ring. False: it was not sent, and is owed yet. That
-// of a ctx which has ended before is sent all the same: who looks for what there is by such calls goes on, too.
-func (x *clientConn) credit(ctx context.Context, id, n uint64) bool {
-	if ctx.Err() != nil {
-		ctx = context.WithoutCancel(ctx)
-	}
-	ctx, cancel := context.WithTimeout(ctx, x.c.opt.Timeout)
+// credit gives the server credit for a session or a stream, or 0: the ring. False: it was not sent, and is owed yet. No
+// caller's context cuts it off: under TLS that ends the connection, and the server waits for it.
+func (x *clientConn) credit(id, n uint64) bool {
+	ctx, cancel := context.WithTimeout(context.Background(), x.c.opt.Timeout)
 	defer cancel()
 	return x.post(ctx, frames.Header{Type: frames.TypeCredit}, &frames.Credit{Session: id, Amount: n}, nil) == nil
 }

@@ -163,7 +163,7 @@ func (st *clientStream) Next(ctx context.Context, into []skep.Event) (int, error
 			}
 		}
 		st.mu.Unlock()
-		if give > 0 && (n == 0 && ctx.Err() != nil || !st.x.credit(ctx, st.id, give)) {
+		if give > 0 && (n == 0 && ctx.Err() != nil || !st.x.credit(st.id, give)) {
 			st.mu.Lock()
 			st.owed += give
 			st.mu.Unlock()

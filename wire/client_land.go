@@ -1,7 +1,6 @@
 package wire
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -253,7 +252,7 @@ func (s *clientSession) complete(t *layout.ChainPlan, p *frames.Piece, last int6
 		out.Data = [][]byte{a.data}
 		out.Free = func() {
 			buffers.Put(a.data)
-			s.consumed(context.Background(), last)
+			s.consumed(last)
 		}
 		if out.Bytes == 0 {
 			out.Data = nil

@@ -320,7 +320,7 @@ func (s *clientSession) answer(chain, item int, ch skep.Chunk) error {
 
 // consumed gives the server credit for bytes that are out of the way, a quarter of the
 // window at a time. Next tries again what was not sent: the server may wait for it.
-func (s *clientSession) consumed(ctx context.Context, n int64) {
+func (s *clientSession) consumed(n int64) {
 	s.mu.Lock()
 	s.owed += n
 	give := s.owed
@@ -329,7 +329,7 @@ func (s *clientSession) consumed(ctx context.Context, n int64) {
 	}
 	s.owed, s.credit = s.owed-give, s.credit+give
 	s.mu.Unlock()
-	if give > 0 && !s.x.credit(ctx, s.id, uint64(give)) {
+	if give > 0 && !s.x.credit(s.id, uint64(give)) {
 		s.mu.Lock()
 		s.owed, s.credit = s.owed+give, s.credit-give
 		s.mu.Unlock()
@@ -354,7 +354,7 @@ func (s *clientSession) Next(ctx context.Context, into []skep.Chunk) (int, error
 			s.ready = s.ready[n:]
 			s.mu.Unlock()
 			s.signal()
-			s.consumed(ctx, 0)
+			s.consumed(0)
 			return n, nil
 		}
 		over := s.ended
@@ -366,7 +366,7 @@ func (s *clientSession) Next(ctx context.Context, into []skep.Chunk) (int, error
 		if ctx.Err() != nil {
 			return 0, link.Ended(opRestore, ctx)
 		}
-		s.consumed(ctx, 0) // for pieces of a chunk that is not whole yet
+		s.consumed(0) // for pieces of a chunk that is not whole yet
 		select {
 		case <-s.landed:
 		case <-ctx.Done():

@@ -465,7 +465,7 @@ func (s *sharedMemory) read() {
 			// What was not sent is sent with more of it, and with the last that is here: the server may wait for it.
 			due := taken >= ringEntries/4 && (!ok || taken%(ringEntries/4) == 0) && x != nil && !link.IsClosed(x.dead)
 			switch {
-			case due && x.credit(context.Background(), 0, taken):
+			case due && x.credit(0, taken):
 				taken = 0
 			case !due && !ok:
 				more = false

@@ -81,10 +81,16 @@ func (c *Cleaner) carryOn(ctx context.Context, g *space.Group, recs []segment.Re
 }
 
 // scanLogs visits what g's logs say. Where too many of them cannot be read and their drives are away, what they said
-// is said again elsewhere, by what the catalog knows, and what is left of them is enough. Entries may come again.
+// is said again elsewhere, by what the catalog knows, and what is left of them is enough. Entries may come again. What
+// visit ends with is no word of the logs.
 func (c *Cleaner) scanLogs(ctx context.Context, g *space.Group, visit func(a *segment.Append, e segment.Entry) error) error {
-	err := c.Space.ScanGroupLogs(ctx, g, visit)
-	if k := skep.KindOf(err); err == nil || ctx.Err() != nil || k != skep.DeviceFailed && k != skep.Deadline {
+	var own error
+	err := c.Space.ScanGroupLogs(ctx, g, func(a *segment.Append, e segment.Entry) error {
+		own = visit(a, e)
+		return own
+	})
+	k := skep.KindOf(err)
+	if err == nil || own != nil || ctx.Err() != nil || k != skep.DeviceFailed && k != skep.Deadline {
 		return err
 	}
 	if more, e := c.Logs.Forgo(ctx, g); e != nil || !more {

@@ -94,6 +94,7 @@ func (l *Finder) pinBlock(c *restore.Asked, f *restore.Located) (layout.Location
 			f.Err = errNotStored
 			return layout.Location{}, false
 		}
+		f.Where = e.Location
 		if h := l.Cache.Part(f.FP, c.Part); h != nil {
 			if l.describeCached(c, f, h) {
 				return layout.Location{}, false

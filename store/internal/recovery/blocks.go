@@ -159,11 +159,12 @@ func (ld *Loader) Blocks(ctx context.Context, root catalog.StoreState, into *ind
 	return doubtful, nil
 }
 
-// damaged is what a row that cannot be read means to an open: the catalog is damaged, and the logs on the drives are
-// the truth. An open that only reads drops nothing, and goes on without the block.
+// damaged is what a row that cannot be read means to an open: the catalog is damaged, and the logs on the drives are the
+// truth. An open that only reads, or without some drive, whose logs a new catalog would lack, drops nothing, and goes on
+// without the block.
 func (ld *Loader) damaged(l layout.Location, err error) error {
 	err = catalog.DamagedRow(l, err)
-	if !ld.ReadOnly {
+	if !ld.ReadOnly && len(ld.Space.AbsentDrives()) == 0 {
 		return err
 	}
 	ld.Log.Error("damaged row in the catalog; its block is not found", "error", err)

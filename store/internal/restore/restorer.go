@@ -140,6 +140,7 @@ type Located struct {
 	Inline []byte         // the part, where it lies in its record
 	Packed bool           // it shares a page
 	Memory *memory.Handle // the part is in the DRAM tier
+	Where  uint64         // the location that the index had when it was found; no other version ever has it; 0: none
 
 	left     int       // chunks that still need it
 	before   *Located  // where it lay when it was looked for before; chunks may still look at that

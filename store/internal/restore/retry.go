@@ -96,7 +96,8 @@ func (ch *chunk) noteWrong() {
 }
 
 // lookAgain issues a chunk from where its block lies now, after err: the memory that it was in was taken back before its
-// turn came, as under a restore whose reader is slow. A lease keeps the block, and not its place in memory.
+// turn came, as under a restore whose reader is slow. A lease keeps the block, and not its place in memory. Chunks of a
+// block that comes by layers are of one version: of a block that may have been put anew they end with err.
 func (ch *chunk) lookAgain(err error) {
 	ses, c, was := ch.ses, ch.chain, ch.at
 	b := c.blockOf(ch.item)
@@ -105,6 +106,11 @@ func (ch *chunk) lookAgain(err error) {
 	ses.mu.Unlock()
 	if f == was { // else another chunk of the block has looked
 		f = ses.rs.Source.Locate([]Ask{{&c.Asked, []int{b}}})[0]
+		if f.Err == nil && (f.Size != was.Size || c.Direction.ByLayer() && (f.Where == 0 || f.Where != was.Where)) {
+			f.LetGo(ses.rs.Source)
+			ch.finish(err)
+			return
+		}
 		ses.mu.Lock()
 		if now := c.found[b]; now != was {
 			f.LetGo(ses.rs.Source)
@@ -114,13 +120,12 @@ func (ch *chunk) lookAgain(err error) {
 		}
 		ses.mu.Unlock()
 	}
-	switch {
-	case f.Err != nil:
+	if f.Err != nil {
 		ch.finish(f.Err)
-	case f.Size != was.Size: // it was put anew
-		ch.finish(err)
-	default:
-		ch.at = f
-		ses.rs.issue([]*chunk{ch})
+		return
 	}
+	ses.mu.Lock()
+	ch.at = f // expire looks at it
+	ses.mu.Unlock()
+	ses.rs.issue([]*chunk{ch})
 }
