@@ -109,13 +109,21 @@ func TestOthersAreCleanedInsteadOfADamagedGroup(t *testing.T) {
 }
 
 // An open that only reads, or without a drive, drops nothing for such a row, and gives the others. With all drives it is
-// a damaged catalog.
+// a damaged catalog, and the one that is made anew knows what was deleted meanwhile.
 func TestADamagedRowBesideAMissingDrive(t *testing.T) {
 	t.Parallel()
 	s, r, o := openRig(t, well)
 	sc, keys, g := putAway(t, s, skep.Cache)
 	damageRow(t, s, g)
 	require.NoError(t, s.Close())
+	only := s.options
+	only.OpenDevice, only.ReadOnly = r.open, true
+	s, err := Open(testContext(t), only)
+	require.NoError(t, err)
+	n, _ := requireRight(t, s, sc, keys, faultBlock)
+	require.Equal(t, len(keys)-1, n)
+	require.NoError(t, s.Close())
+
 	open := o.OpenDevice
 	o.OpenDevice = func(i int, path string, create bool, size int64) (device.Device, error) {
 		if i == 1 {
@@ -123,21 +131,23 @@ func TestADamagedRowBesideAMissingDrive(t *testing.T) {
 		}
 		return open(i, path, create, size)
 	}
-	s, err := Open(testContext(t), o)
-	require.NoError(t, err)
-	n, _ := requireRight(t, s, sc, keys, faultBlock)
-	require.Less(t, n, len(keys))
-	require.NoError(t, s.Close())
-	o.OpenDevice = open
-	_, err = Open(testContext(t), o)
-	requireKind(t, skep.Damaged, err)
-
-	o = s.options
-	o.OpenDevice, o.ReadOnly = r.open, true
 	s, err = Open(testContext(t), o)
 	require.NoError(t, err)
 	n, _ = requireRight(t, s, sc, keys, faultBlock)
-	require.Equal(t, len(keys)-1, n)
+	require.Less(t, n, len(keys))
+	_, err = s.Delete(testContext(t), sc, keys)
+	require.NoError(t, err)
+	require.NoError(t, s.Close())
+
+	o.OpenDevice = open
+	_, err = Open(testContext(t), o)
+	requireKind(t, skep.Damaged, err)
+	_, err = Rebuild(testContext(t), o, false, nil)
+	require.NoError(t, err)
+	s, err = Open(testContext(t), o)
+	require.NoError(t, err)
+	n, _ = requireRight(t, s, sc, keys, faultBlock)
+	require.Zero(t, n)
 	require.NoError(t, s.Close())
 }
 

@@ -125,6 +125,7 @@ func TestATailOutlivesAPutThatFailedOnAMissingDrive(t *testing.T) {
 		again, err := Open(ctx, o)
 		require.NoError(t, err)
 		require.Equal(t, 1, prefix(t, again, sc, []skep.Key{tail}))
+		require.True(t, again.space.AnyStale(), "a rebuild may take the drive again, with what was deleted since")
 		require.NoError(t, again.Close())
 	}
 }

@@ -428,7 +428,7 @@ func (x *clientConn) post(ctx context.Context, h frames.Header, m frames.Message
 }
 
 // credit gives the server credit for a session or a stream, or 0: the ring. False: it was not sent, and is owed yet. No
-// caller's context cuts it off: under TLS that ends the connection, and the server waits for it.
+// caller's context cuts it off, as under TLS that ends the connection: whose socket is full waits up to Options.Timeout.
 func (x *clientConn) credit(id, n uint64) bool {
 	ctx, cancel := context.WithTimeout(context.Background(), x.c.opt.Timeout)
 	defer cancel()

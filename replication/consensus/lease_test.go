@@ -119,10 +119,12 @@ func (w *guarded) finish(t *testing.T) {
 	w.end(t)
 }
 
-// newest is the newest map that some node knows to be agreed on.
-func (w *guarded) newest() (newest *clustermap.Map) {
+// newest is the newest map that some node knows to be agreed on; without nodes where none knows one, as when all of them
+// have just begun.
+func (w *guarded) newest() *clustermap.Map {
+	newest := &clustermap.Map{}
 	for _, h := range w.nodes {
-		if h.m != nil && epochOf(h.m.Map()) > epochOf(newest) {
+		if h.m != nil && epochOf(h.m.Map()) > newest.Epoch {
 			newest = h.m.Map()
 		}
 	}

@@ -258,7 +258,7 @@ func (x *stream[S]) take(into []skep.Event) (n int, more <-chan struct{}, wait t
 			into[n] = x.gap(x.next-1, 0)
 		case x.lost:
 			x.lost = false
-			into[n] = x.gap(m.next-1, 0)
+			into[n] = x.gap(x.next-1, 0)
 		case x.next < oldest:
 			into[n] = x.gap(oldest-1, oldest-x.next)
 			x.next = oldest

@@ -25,6 +25,7 @@ type Fault struct {
 		rules []*Injected
 		held  []*faultOp    // by Hold and Withhold, in order
 		moved chan struct{} // closed and replaced when held grows
+		turn  int           // how often Release was called
 		log   *writeLog     // nil: not recording
 	}
 }
@@ -37,6 +38,7 @@ type faultOp struct {
 	act   Action // 0: none
 	rule  Rule   // of act
 	bit   uint64 // random, for FlipBit
+	turn  int    // of the Fault, when a rule chose act
 	ran   bool   // the inner device is done with it
 }
 
@@ -121,9 +123,10 @@ func (f *Fault) WaitHeld(ctx context.Context, n int) error {
 }
 
 // Release removes every Hold and Withhold rule and lets go of what they hold: ops
-// that never ran run now, in order.
+// that never ran run now, in order. Nor is one held that they have met before and hold only now.
 func (f *Fault) Release() {
 	f.mu.Lock()
+	f.mu.turn++
 	held := f.mu.held
 	f.mu.held = nil
 	var rules []*Injected
@@ -146,12 +149,17 @@ func (f *Fault) Release() {
 	}()
 }
 
-func (f *Fault) hold(o *faultOp) {
+// hold has an op be held; false: it was let go of since its rule met it.
+func (f *Fault) hold(o *faultOp) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	if o.turn != f.mu.turn {
+		return false
+	}
 	f.mu.held = append(f.mu.held, o)
 	close(f.mu.moved)
 	f.mu.moved = make(chan struct{})
+	return true
 }
 
 func (f *Fault) Submit(ops []*Op) error {
@@ -172,7 +180,9 @@ func (f *Fault) Submit(ops []*Op) error {
 	for _, o := range all {
 		switch o.act {
 		case Hold:
-			f.hold(o)
+			if !f.hold(o) {
+				o.act, pass = 0, append(pass, o)
+			}
 		case Fail, Drop, Tear:
 			later = append(later, o)
 		default:
@@ -192,7 +202,7 @@ func (f *Fault) Submit(ops []*Op) error {
 
 // meetLocked decides what happens to an op, and logs it. REQUIRES: f.mu.
 func (f *Fault) meetLocked(op *Op) *faultOp {
-	o := &faultOp{outer: op}
+	o := &faultOp{outer: op, turn: f.mu.turn}
 	o.Kind, o.Offset, o.Bufs = op.Kind, op.Offset, op.Bufs
 	o.Done = func(*Op) { f.arrive(o) }
 	for _, i := range f.mu.rules {
@@ -281,8 +291,9 @@ func (f *Fault) arrive(o *faultOp) {
 	o.ran = true
 	switch o.act {
 	case Withhold:
-		f.hold(o)
-		return
+		if f.hold(o) {
+			return
+		}
 	case Delay:
 		time.AfterFunc(o.rule.Delay, func() { f.end(o, o.Op.Err) })
 		return

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"runtime"
+	"slices"
 	"sync"
 
 	"github.com/skepkv/skep"
@@ -12,6 +13,7 @@ import (
 	"github.com/skepkv/skep/store/catalog"
 	"github.com/skepkv/skep/store/internal/crypt"
 	"github.com/skepkv/skep/store/internal/namespaces"
+	"github.com/skepkv/skep/store/internal/space"
 	"github.com/skepkv/skep/store/segment"
 )
 
@@ -156,19 +158,31 @@ func (ld *Loader) Blocks(ctx context.Context, root catalog.StoreState, into *ind
 			return nil, err
 		}
 	}
+	ld.suspectPassed()
 	return doubtful, nil
 }
 
 // damaged is what a row that cannot be read means to an open: the catalog is damaged, and the logs on the drives are the
 // truth. An open that only reads, or without some drive, whose logs a new catalog would lack, drops nothing, and goes on
-// without the block.
+// without the block: its group stays in doubt, so that a deletion of it is told to the drives.
 func (ld *Loader) damaged(l layout.Location, err error) error {
 	err = catalog.DamagedRow(l, err)
-	if !ld.ReadOnly && len(ld.Space.AbsentDrives()) == 0 {
+	away := func(d *space.Drive) bool { return !d.GivenUp || !ld.Whatever }
+	if !ld.ReadOnly && !slices.ContainsFunc(ld.Space.AbsentDrives(), away) {
 		return err
 	}
+	ld.passed.Store(l.Group, true)
 	ld.Log.Error("damaged row in the catalog; its block is not found", "error", err)
 	return nil
+}
+
+// suspectPassed suspects the groups of damaged rows that were passed over.
+func (ld *Loader) suspectPassed() {
+	for num := range ld.passed.Range {
+		if g := ld.Space.Loaded(num.(uint32)); g != nil && !ld.ReadOnly {
+			ld.Space.Suspect(g)
+		}
+	}
 }
 
 // older says which of two rows of one block has the lower sequence number, and the payload it stands for.

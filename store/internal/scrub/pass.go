@@ -175,7 +175,7 @@ func (sc *pass) group(ctx context.Context, g *space.Group) error {
 		var rec segment.Record
 		if err := segment.DecodeRecord(b, &rec); err != nil {
 			sc.stays(report.Fault{Group: int(g.Num), What: "catalog row", Problem: err.Error(),
-				Do: "close the store and open it: its catalog is made anew"})
+				Do: "close the store and open it with all its devices, or skep rebuild it: its catalog is made anew"})
 			return nil
 		}
 		rows = append(rows, Block{s.Names.Fingerprint(rec.Instance, namespaces.Tag(rec.SaltTag), rec.Key), l, rec})
@@ -342,7 +342,10 @@ func (sc *pass) names(ctx context.Context) {
 		}
 	}
 	all := sc.logsLeft(ctx)
-	if sc.blind = sc.blind || err != nil; sc.blind || ctx.Err() != nil {
+	if err != nil && ctx.Err() == nil {
+		sc.stays(report.Fault{What: "catalog", Problem: "what the devices are to be told cannot be read: " + err.Error(), Do: "scrub again"})
+	}
+	if err != nil || sc.blind || ctx.Err() != nil {
 		return // what could not be read may have it
 	}
 	n := sc.s.Names

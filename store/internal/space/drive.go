@@ -29,7 +29,7 @@ type Drive struct {
 	Removed  atomic.Bool // its place is kept: indices are not used again
 	silent   atomic.Bool // it did not answer a read while the store was opened
 	Absent   error       // why it was not there at the open
-	GivenUp  bool        // by a rebuild, which went on without it: no drive is taken for it
+	GivenUp  bool        // by a rebuild, which went on without it: no open takes a drive for it
 	Pinned   int         // parts of the arena registered with it; guarded by pinned.mu of the store
 
 	// Guarded by the table's lock, once the drive is one of the store's; only tests look at them from elsewhere.
