@@ -43,7 +43,7 @@ func (x *session) onItsWay() []int64 {
 			for l := c.lanes[i]; !l.over(c); c.step(&l) {
 				n := 1
 				if p := l.spans[l.span]; c.Direction.ByLayer() {
-					n = p.to - p.from
+					n = p.to - p.from - l.block
 				}
 				out[i] += c.each * int64(n)
 			}
@@ -320,4 +320,63 @@ func TestWhatIsBegunElsewhereOfAPlan(t *testing.T) {
 		require.Less(t, x.nodes[1].asked.Load(), int64(150))
 		require.NoError(t, x.ses.Close(t.Context()))
 	})
+}
+
+// A layer of a long chain is one piece, and all of it is missed: no more of that waits for the reader than of anything
+// else, each block is missed once, and what its node no longer owes is as much.
+func TestAMissedLayerDoesNotFillUpWhatIsReady(t *testing.T) {
+	t.Parallel()
+	const n, layers, bytes = 3*mostReady + 7, 3, 3 * 2 * 2 * 8 * 2 * 4
+	for name, stored := range map[string]bool{"nowhere": false, "stopped": true} {
+		r := clusterOf(t, twice(2, 4), skep.Cache)
+		sh := skep.Shape{Kind: skep.Attention, Layers: layers, KVHeads: 2, HeadDim: 8, Element: skep.F16, BlockTokens: 4}
+		ns, err := skep.OpenNamespace(t.Context(), r.Store, skep.NamespaceSpec{Tenant: "t", Name: "layers", Shape: sh,
+			Chained: true})
+		require.NoError(t, err)
+		keys := chainOf(1, n)
+		if stored {
+			q := &skep.PutRequest{Scope: ns.Scope()}
+			for _, k := range keys {
+				q.Blocks = append(q.Blocks, skep.Block{Key: k, Parts: []skep.Part{{Bytes: make([]byte, bytes)}}})
+			}
+			_, err = r.Put(t.Context(), q)
+			require.NoError(t, err)
+			gate := make(chan struct{})
+			for _, x := range r.nodes {
+				x.gate = gate
+			}
+		}
+		ses, err := r.Restore(t.Context(), &skep.RestoreRequest{Chains: []skep.Chain{{Scope: ns.Scope(), Keys: keys,
+			Direction: skep.LayersUp, Dest: skep.Destination{Memory: make([]byte, n*bytes), Stride: bytes}}}})
+		require.NoError(t, err)
+		if stored {
+			require.NoError(t, ses.Stop(t.Context(), -1))
+		}
+		x := ses.(*session)
+		type item struct{ block, layer int }
+		missed, into := map[item]int{}, make([]skep.Chunk, 100)
+		for {
+			x.mu.Lock()
+			ready := len(x.ready)
+			x.mu.Unlock()
+			if !stored { // else what was begun before the Stop is missed, too
+				require.LessOrEqual(t, ready, mostReady, name)
+			}
+			r.books(ses)
+			got, err := ses.Next(t.Context(), into)
+			if err == io.EOF {
+				break
+			}
+			require.NoError(t, err)
+			for _, ch := range into[:got] {
+				require.Error(t, ch.Err)
+				missed[item{ch.Block, ch.Layers.From}]++
+			}
+		}
+		require.Len(t, missed, n*layers, name)
+		for at, times := range missed {
+			require.Equal(t, 1, times, "%s: %+v", name, at)
+		}
+		require.NoError(t, ses.Close(t.Context()))
+	}
 }

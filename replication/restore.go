@@ -92,7 +92,7 @@ type layerCount struct{ done, loaded int }
 type lane struct {
 	spans []span // clipped to the chain's Blocks, in the order of loading
 	span  int
-	block int // of the span, in the order of loading
+	block int // of the span, in the order of loading; of a layer, those before it are misses
 	layer int // in the order of loading
 	loads int // under way there
 }
@@ -344,7 +344,7 @@ func (x *session) next(c *chain, i int) (w *work) {
 			if c.Direction == skep.LayersDown {
 				layer = c.Layers.To - 1 - l.layer
 			}
-			p.layers = skep.Range{From: layer, To: layer + 1}
+			p.from, p.layers = p.from+l.block, skep.Range{From: layer, To: layer + 1}
 			unit = layer - c.Layers.From
 		} else {
 			at := p.from + l.block
@@ -375,11 +375,16 @@ func (x *session) next(c *chain, i int) (w *work) {
 			chunks += p.to - p.from
 			c.units[unit] = units.Loaded
 		} else {
-			for b := p.from; b < p.to; b++ {
+			to := min(p.to, p.from+mostReady-len(x.ready))
+			for b := p.from; b < to; b++ {
 				x.miss(c, b, p.layers, why)
 			}
 			if n != nil {
-				x.owed.Paid(i, c.each*int64(p.to-p.from))
+				x.owed.Paid(i, c.each*int64(to-p.from))
+			}
+			if to < p.to { // the rest once there is room
+				l.block += to - p.from
+				continue
 			}
 		}
 		c.step(l)
@@ -405,15 +410,11 @@ func (w *work) add(p piece) {
 
 // step goes on in a lane.
 func (c *chain) step(l *lane) {
-	if !c.Direction.ByLayer() {
-		if l.block++; l.block < l.spans[l.span].to-l.spans[l.span].from {
-			return
-		}
-		l.block = 0
-		l.span++
+	if l.block++; !c.Direction.ByLayer() && l.block < l.spans[l.span].to-l.spans[l.span].from {
 		return
 	}
-	if l.span++; l.span == len(l.spans) {
+	l.block = 0
+	if l.span++; l.span == len(l.spans) && c.Direction.ByLayer() {
 		l.span = 0
 		l.layer++
 	}

@@ -82,3 +82,55 @@ func TestAWriteThatHangsDoesNotKeepSharesFromMakingRoom(t *testing.T) {
 	r.each(func(_ int, d *device.Fault) { d.Release() })
 	crew.Wait()
 }
+
+// Every group is being written, or somebody has it: where the policy has an exact order nothing is dropped for that,
+// since no group could be cleaned however little lived in it: puts wait for those who have them.
+func TestNothingIsDroppedWhileOthersHaveAllGroups(t *testing.T) {
+	t.Parallel()
+	for _, policy := range exactPolicies {
+		t.Run(policy, func(t *testing.T) {
+			t.Parallel()
+			ctx := testContext(t)
+			s, r, _ := openRig(t, func(o *Options) {
+				unjudged(o)
+				o.Policy, o.SpaceTimeout, o.OpTimeout, o.taskEvery = policy, hangs, hangs, hangs
+			})
+			defer func() { require.NoError(t, s.Close()) }()
+			sc := openSpace(t, s, "n", skep.Cache, 1, true)
+			keys := chainKeys(1, 60)
+			requireOutcome(t, skep.Committed, putRun(t, s, sc, keys, 8000))
+			s.space.SealOpen(space.User)
+			before := s.count.Evicted.Load()
+			var claimed []*space.Group
+			eventually(t, "somebody has all groups", func() bool {
+				for _, g := range s.space.Groups() {
+					if s.space.Claim(g, space.Claim{By: space.Mender}) {
+						claimed = append(claimed, g)
+					}
+				}
+				return len(claimed) > 0 && !slices.ContainsFunc(s.space.Groups(), func(g *space.Group) bool {
+					return g.Life.State() == space.Sealed // its log is being written yet
+				})
+			})
+			var chains [][]skep.Key
+			for i := range 40 {
+				chains = append(chains, chainKeys(1000+i, 10))
+			}
+			r.each(func(_ int, d *device.Fault) { d.MustInject(holdWritesOf(slices.Concat(chains...)...)) })
+			crew := storetest.NewCrew(t)
+			for _, c := range chains {
+				crew.Go(func(t testing.TB) { putRun(t, s, sc, c, 8000) })
+			}
+			eventually(t, "there is no room", func() bool { return s.space.FreeSoon() <= s.space.KeptFree })
+			for range 2 { // once the second is answered a round has ended that began with this little room
+				require.NoError(t, s.cleaner.Clean(ctx, &space.Group{}, false), "of a group that is gone")
+			}
+			assert.Equal(t, before, s.count.Evicted.Load())
+			for _, g := range claimed {
+				s.space.Release(g)
+			}
+			r.each(func(_ int, d *device.Fault) { d.Release() })
+			crew.Wait()
+		})
+	}
+}

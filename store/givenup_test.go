@@ -1,49 +1,96 @@
 package store
 
 import (
+	"context"
+	"errors"
+	"io"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/skepkv/skep"
-	"github.com/skepkv/skep/store/device"
+	"github.com/skepkv/skep/store/internal/pinned"
+	"github.com/skepkv/skep/store/memory"
 )
 
-// A session whose Close gave up waiting for a drive keeps nothing once the drive has given its chunks back, though
-// nobody closes it again: skep.Load's caller has no session to close.
-func TestASessionThatIsNotClosedAgainKeepsNothing(t *testing.T) {
+// Others have all memory for reads, and no drive is involved: a chain that is given up is back at once, whether its
+// chunk waits for memory or is behind another chain's that does. What was not given up comes once there is memory.
+func TestWhatIsGivenUpWaitsForNoMemory(t *testing.T) {
 	t.Parallel()
-	const size = 8 << 10
-	for name, lent := range map[string]bool{"into the caller's memory": false, "lent": true} {
-		t.Run(name, func(t *testing.T) {
-			ctx := testContext(t)
-			s, r, _ := openRig(t, unjudged)
-			sc := openSpace(t, s, "n", skep.Cache, 1, true)
-			keys := chainKeys(1, 4)
-			requireOutcome(t, skep.Committed, putRun(t, s, sc, keys, size))
-			r.each(func(_ int, d *device.Fault) { d.MustInject(device.Rule{Action: device.Hold, Kinds: device.Reads}) })
-			c := skep.Chain{Scope: sc, Keys: keys}
-			if !lent {
-				c.Dest = skep.Destination{Memory: device.AlignedBuffer(len(keys) * size), Stride: size}
+	stop := func(chains ...int) func(*testing.T, context.Context, skep.Session) {
+		return func(t *testing.T, ctx context.Context, ses skep.Session) {
+			for _, i := range chains {
+				require.NoError(t, ses.Stop(ctx, i), "chain %d", i)
 			}
-			ses, err := s.Restore(ctx, &skep.RestoreRequest{Chains: []skep.Chain{c}})
+		}
+	}
+	for _, tt := range []struct {
+		name   string
+		giveUp func(t *testing.T, ctx context.Context, ses skep.Session)
+		come   int
+	}{
+		{"the one that waits", stop(0), 1},
+		{"the one behind it", stop(1), 1},
+		{"first the one behind it", stop(1, 0), 0},
+		{"by their deadlines", func(t *testing.T, ctx context.Context, ses skep.Session) {
+			for i := range 2 {
+				require.NoError(t, ses.Reprioritise(ctx, i, 0, skep.Steady().Add(-time.Second)))
+			}
+		}, 0},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			ctx := testContext(t)
+			s, _, _ := openRig(t, func(o *Options) { o.OpTimeout = time.Hour })
+			defer func() { require.NoError(t, s.Close()) }()
+			sc := openSpace(t, s, "n", skep.Durable, 1, true)
+			r := &skep.RestoreRequest{}
+			for i := range 2 {
+				keys := chainKeys(i, 1)
+				requireOutcome(t, skep.Committed, putRun(t, s, sc, keys, 4096))
+				r.Chains = append(r.Chains, skep.Chain{Scope: sc, Keys: keys})
+			}
+			require.NoError(t, s.Flush(ctx))
+			bufs := holdMemory(s.arena)
+			defer func() { memory.ReleaseAll(bufs) }()
+			ses, err := s.Restore(ctx, r)
 			require.NoError(t, err)
-			require.NoError(t, waitHeld(r, 1))
-			requireKind(t, skep.NotReleased, ses.Close(brief(t)))
-			under, _ := s.calls.Under()
-			require.Positive(t, under, "a drive has its chunks")
-			require.Equal(t, 1, s.restores.State().Sessions)
-
-			r.each(func(_ int, d *device.Fault) { d.Clear(); d.Release() })
-			eventually(t, "it keeps nothing", func() bool {
-				under, _ := s.calls.Under()
-				return under == 0 && s.calls.Tenants() == 0 && s.restores.State().Sessions == 0
-			})
-			require.NoError(t, ses.Close(ctx), "closed again, it lets go of nothing twice")
-			under, _ = s.calls.Under()
-			require.Zero(t, under)
-			requireChain(t, s, sc, keys, size)
-			require.NoError(t, s.Close())
+			eventually(t, "a chunk waits for memory", func() bool { return s.arena.Stats().Waiters > 0 })
+			tt.giveUp(t, ctx, ses)
+			if tt.come > 0 {
+				memory.ReleaseAll(bufs)
+				bufs = nil
+			}
+			came, into := 0, make([]skep.Chunk, 4)
+			for {
+				n, err := ses.Next(ctx, into)
+				if errors.Is(err, io.EOF) {
+					break
+				}
+				require.NoError(t, err)
+				for i := range into[:n] {
+					if into[i].Err == nil {
+						came++
+						into[i].Release()
+					}
+				}
+			}
+			require.Equal(t, tt.come, came)
+			require.NoError(t, ses.Close(ctx))
 		})
 	}
+}
+
+// holdMemory takes all memory that there is for reads and writes.
+func holdMemory(arena *pinned.Arena) (bufs []*memory.Buffer) {
+	for n := arena.MaxBlock(); n > 0; {
+		b, err := arena.TryAlloc(n, memory.BudgetIO)
+		if err != nil {
+			n /= 2
+			continue
+		}
+		bufs = append(bufs, b)
+	}
+	return bufs
 }

@@ -223,15 +223,7 @@ func (h *starvedHost) wholeDisk() func() {
 // memory is what sessions of others hold of what is for reads and writes.
 func (h *starvedHost) memory() func() {
 	h.short = true
-	var bufs []*memory.Buffer
-	for n := h.s.arena.MaxBlock(); n > 0; {
-		b, err := h.s.arena.TryAlloc(n, memory.BudgetIO)
-		if err != nil {
-			n /= 2
-			continue
-		}
-		bufs = append(bufs, b)
-	}
+	bufs := holdMemory(h.s.arena)
 	return func() {
 		memory.ReleaseAll(bufs)
 		h.short = false

@@ -1,5 +1,7 @@
 package clean
 
+import "slices"
+
 // churn watches what cleaning gains. Where the policy has an exact order, groups can come to
 // be so full that ten are written again for the room of one; then the order is to drop
 // more instead.
@@ -21,6 +23,12 @@ func (c *churn) cleaned(kept, of int) (poor bool) {
 	poor = c.kept*churnGain > c.of*(churnGain-1)
 	*c = churn{}
 	return poor
+}
+
+// mayYield says whether some group could be cleaned once less lives in it. Where others have all of those, or still
+// write to them, the room is theirs to give: to drop blocks meanwhile gains nothing.
+func (c *Cleaner) mayYield() bool {
+	return c.Exact && (c.Tight() || slices.ContainsFunc(c.Space.Numbers(0), c.gives))
 }
 
 // yield makes room where the policy has an exact order: its logical cap comes down below

@@ -116,7 +116,7 @@ func (c *Cleaner) run(wake <-chan struct{}) {
 			c.keepPromises()
 			if !ok {
 				empty := c.empty // only groups that hold nothing were looked for
-				if !empty && c.yield() || err == nil && c.anew(was) {
+				if !empty && c.mayYield() && c.yield() || err == nil && c.anew(was) {
 					continue
 				}
 				if !empty && c.needed() && !c.empty && !c.Space.Soon() {

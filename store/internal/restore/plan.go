@@ -1,6 +1,8 @@
 package restore
 
 import (
+	"context"
+
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/layout"
 )
@@ -19,6 +21,7 @@ func (ses *session) plan(r *skep.RestoreRequest) error {
 			return err
 		}
 		c.index = i
+		c.ctx, c.end = context.WithCancel(ses.ctx)
 		ses.chains = append(ses.chains, c)
 		ses.left += c.left
 	}

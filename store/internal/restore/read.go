@@ -236,7 +236,9 @@ func (rs *Restorer) issue(batch []*chunk) {
 			}
 		}
 	}
-	for _, ch := range batch {
+	for len(batch) > 0 {
+		ch := batch[0]
+		batch = batch[1:]
 		if ch.at.Memory != nil || ch.at.Inline != nil || ch.at.Size == 0 {
 			rs.workers.add(ch)
 			continue
@@ -251,10 +253,7 @@ func (rs *Restorer) issue(batch []*chunk) {
 		err := ch.prepare()
 		if err == memory.ErrScarce { // what is prepared must not hold memory while this one waits
 			flush()
-			err = rs.Scarce.Wait(ch.ses.ctx, rs.OpTimeout, func() error {
-				ch.patient = true
-				return ch.prepare()
-			})
+			batch, err = ch.await(batch)
 		}
 		if err != nil {
 			ch.abandon(err)
@@ -270,6 +269,25 @@ func (rs *Restorer) issue(batch []*chunk) {
 		}
 	}
 	flush()
+}
+
+// await prepares ch once there is memory, unless its chain is given up first. The chunks behind it wait as long: those
+// whose chains are given up meanwhile are taken back at once, and the others are left.
+func (ch *chunk) await(behind []*chunk) (left []*chunk, err error) {
+	keep := make([]func() bool, len(behind))
+	for i, b := range behind {
+		keep[i] = context.AfterFunc(b.chain.ctx, func() { b.abandon(errCancelled) })
+	}
+	err = ch.ses.rs.Scarce.Wait(ch.chain.ctx, ch.ses.rs.OpTimeout, func() error {
+		ch.patient = true
+		return ch.prepare()
+	})
+	for i, b := range behind {
+		if keep[i]() {
+			left = append(left, b)
+		}
+	}
+	return left, err
 }
 
 // abandon ends a chunk that could not be prepared, on a worker.
@@ -359,7 +377,7 @@ func (ch *chunk) buffers(off, n int64, skip int, bufs [][]byte) ([][]byte, error
 		return nil, memory.ErrScarce
 	}
 	if err != nil { // all in use: what holds it comes back, or this chunk is a miss
-		ctx, cancel := context.WithTimeout(ch.ses.ctx, ch.ses.rs.OpTimeout)
+		ctx, cancel := context.WithTimeout(ch.chain.ctx, ch.ses.rs.OpTimeout)
 		b, err = ch.ses.rs.Arena.Alloc(ctx, int(n), memory.BudgetIO)
 		cancel()
 	}

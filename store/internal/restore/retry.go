@@ -49,7 +49,7 @@ func (ch *chunk) again(err error) bool {
 // againLater waits for the memory that another attempt after err needs.
 func (ch *chunk) againLater(err error) {
 	rs := ch.ses.rs
-	next := rs.Scarce.Wait(ch.ses.ctx, rs.OpTimeout, func() error {
+	next := rs.Scarce.Wait(ch.chain.ctx, rs.OpTimeout, func() error {
 		ch.patient = true
 		return ch.prepare()
 	})

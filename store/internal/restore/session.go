@@ -28,7 +28,7 @@ import (
 // apart: a deadline or a stop answers at once, and the memory comes back later.
 type session struct {
 	rs     *Restorer
-	ctx    context.Context // ends with Close: what waits for memory gives up
+	ctx    context.Context // ends with Close
 	cancel context.CancelFunc
 	began  time.Time
 	traced *observe.RestoreSpan // nil: nobody wants to know
@@ -69,9 +69,11 @@ type session struct {
 type chain struct {
 	Asked
 	index    int
-	boundary bool // the part is boundary activations
-	tied     bool // of another chain of the session
-	promised int  // leading keys under a lease when the session began
+	boundary bool            // the part is boundary activations
+	tied     bool            // of another chain of the session
+	ctx      context.Context // ends once it is given up: what waits for memory gives up
+	end      context.CancelFunc
+	promised int // leading keys under a lease when the session began
 
 	// Guarded by session.mu.
 	items    []uint8 // state of each chunk
@@ -219,6 +221,7 @@ func (ses *session) giveUpLocked(c *chain, why error) {
 			ch.cancelled.Store(true)
 		}
 	}
+	c.end()
 	ses.endPlanLocked(c, why)
 	ses.wake.Broadcast()
 }
