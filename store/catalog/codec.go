@@ -61,7 +61,8 @@ func DamagedRow(l layout.Location, err error) error {
 		return nil
 	}
 	return &skep.Error{Op: "catalog", Kind: skep.Damaged, Field: "row of a block", Value: l.String(),
-		Limit: "whole: close the store and open it with all its devices, or skep rebuild it: the catalog is made anew from them", Err: err}
+		Limit: "whole: close the store and open it with all its devices, or skep rebuild it: its catalog is made anew",
+		Err:   err}
 }
 
 var errShort = errors.New("value ends early")

@@ -97,7 +97,7 @@ func (ch *chunk) noteWrong() {
 
 // lookAgain issues a chunk from where its block lies now, after err: the memory that it was in was taken back before its
 // turn came, as under a restore whose reader is slow. A lease keeps the block, and not its place in memory. Chunks of a
-// block that comes by layers are of one version: of a block that may have been put anew, or was moved, they end with err.
+// block that comes by layers are of one version: of one that may have been put anew, or was moved, they end with err.
 func (ch *chunk) lookAgain(err error) {
 	ses, c, was := ch.ses, ch.chain, ch.at
 	b := c.blockOf(ch.item)

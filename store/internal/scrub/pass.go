@@ -343,7 +343,8 @@ func (sc *pass) names(ctx context.Context) {
 	}
 	all := sc.logsLeft(ctx)
 	if err != nil && ctx.Err() == nil {
-		sc.stays(report.Fault{What: "catalog", Problem: "what the devices are to be told cannot be read: " + err.Error(), Do: "scrub again"})
+		sc.stays(report.Fault{What: "catalog", Do: "scrub again",
+			Problem: "what the devices are to be told cannot be read: " + err.Error()})
 	}
 	if err != nil || sc.blind || ctx.Err() != nil {
 		return // what could not be read may have it

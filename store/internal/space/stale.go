@@ -186,8 +186,9 @@ func (t *Table) TakeSuspects() (out []*Group) {
 	return out
 }
 
-// AnyStale says whether any group is stale, or a drive was given up: plugged in again, it may be taken by a rebuild, with
-// what it alone had.
+// AnyStale says whether any group is stale, or a drive was given up: plugged in again, it may be taken by a rebuild,
+// with what it alone had.
 func (t *Table) AnyStale() bool {
-	return t.stale.Load() > 0 || slices.ContainsFunc(t.Drives(), func(d *Drive) bool { return d.GivenUp && !d.Removed.Load() })
+	givenUp := func(d *Drive) bool { return d.GivenUp && !d.Removed.Load() }
+	return t.stale.Load() > 0 || slices.ContainsFunc(t.Drives(), givenUp)
 }
