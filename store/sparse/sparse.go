@@ -364,11 +364,11 @@ func notFound(last skep.Key) error {
 	return &skep.Error{Op: "open context", Kind: skep.NotFound, Field: "context", Value: last.Short()}
 }
 
-// DropContext implements skep.Sparse. The chain's last block goes first: a context without
-// it is dropped by whoever meets it next, so an interrupted drop leaves nothing that serves. Were the description marked
-// first, an interrupted drop could leave the block for good: an open that finds the mark forgets the description, by
-// which the drop would be made again, and may not delete the block, which may have been put since. So a drop that was
-// interrupted before the mark, and not made again, is undone where the chain comes back: as if it had been evicted.
+// DropContext implements skep.Sparse. The chain's last block goes first: a context without it is dropped by whoever
+// meets it next, so an interrupted drop leaves nothing that serves. Were the description marked first, an interrupted
+// drop could leave the block for good: an open that finds the mark forgets the description, by which the drop would be
+// made again, and may not delete the block, which may have been put since. So a drop that was interrupted before the
+// mark, and not made again, is undone where the chain comes back: as if it had been evicted.
 func (s *Sparse) DropContext(ctx context.Context, sc skep.Scope, last skep.Key) error {
 	p := place{sc, last}
 	release, err := s.claim(ctx, p)

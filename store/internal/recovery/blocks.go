@@ -158,31 +158,21 @@ func (ld *Loader) Blocks(ctx context.Context, root catalog.StoreState, into *ind
 			return nil, err
 		}
 	}
-	ld.suspectPassed()
 	return doubtful, nil
 }
 
 // damaged is what a row that cannot be read means to an open: the catalog is damaged, and the logs on the drives are the
 // truth. An open that only reads, or without some drive, whose logs a new catalog would lack, drops nothing, and goes on
-// without the block: its group stays in doubt, so that a deletion of it is told to the drives.
+// without the block. A deletion of it is told to the drives all the same.
 func (ld *Loader) damaged(l layout.Location, err error) error {
 	err = catalog.DamagedRow(l, err)
 	away := func(d *space.Drive) bool { return !d.GivenUp || !ld.Whatever }
 	if !ld.ReadOnly && !slices.ContainsFunc(ld.Space.AbsentDrives(), away) {
 		return err
 	}
-	ld.passed.Store(l.Group, true)
+	ld.Space.Doubt()
 	ld.Log.Error("damaged row in the catalog; its block is not found", "error", err)
 	return nil
-}
-
-// suspectPassed suspects the groups of damaged rows that were passed over.
-func (ld *Loader) suspectPassed() {
-	for num := range ld.passed.Range {
-		if g := ld.Space.Loaded(num.(uint32)); g != nil && !ld.ReadOnly {
-			ld.Space.Suspect(g)
-		}
-	}
 }
 
 // older says which of two rows of one block has the lower sequence number, and the payload it stands for.

@@ -2,7 +2,6 @@ package recovery
 
 import (
 	"log/slog"
-	"sync"
 	"time"
 
 	"github.com/skepkv/skep/index"
@@ -38,7 +37,6 @@ type Loader struct {
 	Index    *index.Index    // empty; since Blocks
 	wasOpen  []*space.Group  // when the store ended
 	leftFree map[uint32]bool // groups that were cleaned, whose headers may not say so
-	passed   sync.Map        // number of a group: it has a row that is damaged
 	found    [2]uint64       // of the groups there are: the first opening's sequence number, and the end
 }
 

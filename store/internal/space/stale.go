@@ -186,9 +186,12 @@ func (t *Table) TakeSuspects() (out []*Group) {
 	return out
 }
 
-// AnyStale says whether any group is stale, or a drive was given up: plugged in again, it may be taken by a rebuild,
-// with what it alone had.
+// Doubt notes that the open passed over a row that it could not read: its block is not found, and is in the logs.
+func (t *Table) Doubt() { t.doubt.Store(true) }
+
+// AnyStale says whether any group is stale, or what is not found may be on a device for another reason: a row was
+// passed over, or a drive was given up, which a rebuild may take when it is plugged in again.
 func (t *Table) AnyStale() bool {
 	givenUp := func(d *Drive) bool { return d.GivenUp && !d.Removed.Load() }
-	return t.stale.Load() > 0 || slices.ContainsFunc(t.Drives(), givenUp)
+	return t.stale.Load() > 0 || t.doubt.Load() || slices.ContainsFunc(t.Drives(), givenUp)
 }

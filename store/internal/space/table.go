@@ -54,6 +54,7 @@ type Table struct {
 	capacity capacity
 	suspects suspects
 	stale    atomic.Int64  // stale groups
+	doubt    atomic.Bool   // Doubt was called
 	eased    atomic.Uint64 // groups that became such that the cleaner may take them, so far
 	wake     chan struct{} // of the cleaner; nil: there is none
 }
