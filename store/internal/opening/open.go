@@ -209,7 +209,9 @@ func (p *Opening) standIns(rows []catalog.DeviceState, lacks map[uint16]lack) er
 			continue
 		}
 		d := members.StandIn(r, lacks[r.Index].path, lacks[r.Index].why)
-		d.GivenUp = segment.DeviceID(d.ID) == p.givenUpID(int(d.Index))
+		if d.GivenUp = segment.DeviceID(d.ID) == p.givenUpID(int(d.Index)); d.GivenUp {
+			p.Space.Doubt()
+		}
 		p.Members.Opened[r.Index] = d
 		p.Log.Error("device missing or unreadable: the store goes on without it", "device", r.Index,
 			"path", d.Path, "serial", r.Serial, "error", lacks[r.Index].why)

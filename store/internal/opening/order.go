@@ -246,6 +246,7 @@ func (p *Opening) givenUp(i int) *space.Drive {
 	path := filepath.Join(p.Dir, "given-up-"+strconv.Itoa(i))
 	d := &space.Drive{Index: uint16(i), Path: path, SegBytes: p.Space.SegmentBytes, Segments: 1, Limit: 1, Absent: why,
 		ID: p.givenUpID(i), GivenUp: true}
+	p.Space.Doubt()
 	d.Gone(device.NewGone(path, "", layout.SegmentOffset(1, p.Space.SegmentBytes), why), why)
 	return d
 }

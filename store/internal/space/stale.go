@@ -186,12 +186,9 @@ func (t *Table) TakeSuspects() (out []*Group) {
 	return out
 }
 
-// Doubt notes that the open passed over a row that it could not read: its block is not found, and is in the logs.
+// Doubt notes that what is not found may be on a device though no group is stale: the open passed over a row that it
+// could not read, or there is a drive that was given up, which a rebuild may take when it is plugged in again.
 func (t *Table) Doubt() { t.doubt.Store(true) }
 
-// AnyStale says whether any group is stale, or what is not found may be on a device for another reason: a row was
-// passed over, or a drive was given up, which a rebuild may take when it is plugged in again.
-func (t *Table) AnyStale() bool {
-	givenUp := func(d *Drive) bool { return d.GivenUp && !d.Removed.Load() }
-	return t.stale.Load() > 0 || t.doubt.Load() || slices.ContainsFunc(t.Drives(), givenUp)
-}
+// AnyStale says whether any group is stale, or what is not found may be on a device for another reason.
+func (t *Table) AnyStale() bool { return t.stale.Load() > 0 || t.doubt.Load() }
