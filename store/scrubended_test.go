@@ -73,7 +73,8 @@ func TestAScrubThatIsCancelledWhileItWritesBlamesNoDrive(t *testing.T) {
 			}
 			harmDrive(t, s.members.Opened[0], at, 1)
 			page := at &^ (layout.PageSize - 1)
-			r.faults[0].MustInject(device.Rule{Action: device.Hold, Kinds: device.Writes, From: page, To: page + layout.PageSize})
+			r.faults[0].MustInject(device.Rule{Action: device.Hold, Kinds: device.Writes,
+				From: page, To: page + layout.PageSize})
 			ctx, cancel := context.WithCancel(testContext(t))
 			var rep ScrubReport
 			var err error

@@ -125,7 +125,8 @@ func TestASecondTryBeginsWithNothing(t *testing.T) {
 	c, err := Dial(t.Context(), o)
 	require.NoError(t, err)
 	defer c.Close()
-	c.know(skep.NamespaceInfo{ID: 1, NamespaceSpec: skep.NamespaceSpec{Shape: skep.Shape{BlockTokens: 1, Bytes: blockSize}}})
+	c.know(skep.NamespaceInfo{ID: 1,
+		NamespaceSpec: skep.NamespaceSpec{Shape: skep.Shape{BlockTokens: 1, Bytes: blockSize}}})
 	first, err := c.conn(t.Context(), 0)
 	require.NoError(t, err)
 	dialled <- first

@@ -230,7 +230,8 @@ func TestACallThatEndsWhileItsConnectionIsMade(t *testing.T) {
 	ended := 0
 	for range 2 * 50 {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
-		_, err := c.Begin(ctx, &skep.BeginRequest{Scope: skep.Scope{Namespace: 1}, Key: skep.Key{1}, Manifest: skep.Manifest{{Name: "kv", Size: 1}}})
+		_, err := c.Begin(ctx, &skep.BeginRequest{Scope: skep.Scope{Namespace: 1}, Key: skep.Key{1},
+			Manifest: skep.Manifest{{Name: "kv", Size: 1}}})
 		cancel()
 		if err != nil {
 			require.Equal(t, skep.Deadline, skep.KindOf(err), "%v", err)

@@ -128,7 +128,8 @@ func TestPythonPackage(t *testing.T) {
 	for _, file := range files { // most of it is waiting for servers
 		t.Run(filepath.Base(file), func(t *testing.T) {
 			t.Parallel()
-			cmd := exec.CommandContext(t.Context(), python, "-B", "-m", "unittest", "discover", "-s", filepath.Dir(file), "-p", filepath.Base(file))
+			cmd := exec.CommandContext(t.Context(), python, "-B", "-m", "unittest", "discover",
+				"-s", filepath.Dir(file), "-p", filepath.Base(file))
 			cmd.Env = append(os.Environ(), "SKEPKV_LIBRARY="+lib, "SKEP_BINARY="+binary, "PYTHONPATH="+src)
 			out, err := cmd.CombinedOutput()
 			require.NoError(t, err, "%s", out)
