@@ -177,15 +177,15 @@ func TestAFutileGroupIsNoVictimWhileThereIsAnother(t *testing.T) {
 		return g.Group
 	}
 	require.EqualValues(t, 1, victim(), "the older one")
-	x.Futile(1)
+	x.Futile(1, false)
 	require.EqualValues(t, 2, victim())
-	x.Futile(2)
+	x.Futile(2, false)
 	require.EqualValues(t, 1, victim(), "there is no other")
 	x.Remove(list[15].FP, AnyLocation)
 	require.EqualValues(t, 2, victim(), "it has lost a block")
-	x.Futile(2)
+	x.Futile(2, false)
 	insert(t, x, singles(3, 3000, 100)...)
-	x.Futile(1)
+	x.Futile(1, false)
 	require.EqualValues(t, 2, victim(), "that was long ago")
 }
 

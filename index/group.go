@@ -17,6 +17,7 @@ type group struct {
 	sharePages map[uint16]uint64 // of other blocks, all copies, by tenant that had a share; nil: none
 
 	futile        Tick // when cleaning would have gained nothing; 0: a block is gone since, or who knows
+	stuck         bool // and it would gain nothing either once all had gone that may go
 	sealed        bool
 	sealedAt      Tick
 	capacityPages uint64
@@ -25,7 +26,7 @@ type group struct {
 func (g *group) add(s *slot, of *ownerRow, sign int64) {
 	p := uint64(sign * int64(s.pages))
 	g.blocks += uint32(sign)
-	g.futile = 0
+	g.futile, g.stuck = 0, false
 	g.livePages += p
 	g.lastPages += p * uint64(s.last)
 	if s.has(flagTouched) {
@@ -121,13 +122,21 @@ func (x *Index) SealGroup(id uint32, capacityPages int64, sealedAt Tick) error {
 // futileFor is for how long, in capacities put, a futile group comes behind all others: promises on its blocks end.
 const futileFor = 1. / 16
 
-// Futile says that cleaning a group gains nothing, as things are.
-func (x *Index) Futile(id uint32) {
+// Futile says that cleaning a group gains nothing, as things are; stuck: nor would it once all had gone that may go.
+func (x *Index) Futile(id uint32, stuck bool) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if g := x.groups[id]; g != nil {
-		g.futile = max(1, x.Clock())
+		g.futile, g.stuck = max(1, x.Clock()), stuck
 	}
+}
+
+// Stuck is what Futile said of a group last, and lately; false: a block is gone since, or who knows.
+func (x *Index) Stuck(id uint32) bool {
+	x.mu.RLock()
+	defer x.mu.RUnlock()
+	g := x.groups[id]
+	return g != nil && g.stuck && x.futile(g)
 }
 
 // futile says that cleaning g gained nothing lately. REQUIRES: x.mu held.

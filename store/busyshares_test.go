@@ -87,6 +87,28 @@ func TestAWriteThatHangsDoesNotKeepSharesFromMakingRoom(t *testing.T) {
 // since no group could be cleaned however little lived in it: puts wait for those who have them.
 func TestNothingIsDroppedWhileOthersHaveAllGroups(t *testing.T) {
 	t.Parallel()
+	nothingIsDropped(t, func(*testing.T, *Store) *space.Group { return nil })
+}
+
+// The same beside a group that nobody has, and that is full of durable blocks: it would gain nothing either.
+func TestNothingIsDroppedBesideAGroupOfDurableBlocks(t *testing.T) {
+	t.Parallel()
+	nothingIsDropped(t, func(t *testing.T, s *Store) (full *space.Group) {
+		sc := openSpace(t, s, "durable", skep.Durable, 1, true)
+		for i := 0; full == nil; i++ {
+			requireOutcome(t, skep.Committed, putRun(t, s, sc, chainKeys(5000+i, 10), 8000))
+			for _, g := range s.space.Groups() {
+				if g.Life.State() == space.Sealed {
+					full = g
+				}
+			}
+		}
+		return full
+	})
+}
+
+// nothingIsDropped fills a store while somebody has all of its groups but the one that before gives.
+func nothingIsDropped(t *testing.T, before func(*testing.T, *Store) *space.Group) {
 	for _, policy := range exactPolicies {
 		t.Run(policy, func(t *testing.T) {
 			t.Parallel()
@@ -96,20 +118,21 @@ func TestNothingIsDroppedWhileOthersHaveAllGroups(t *testing.T) {
 				o.Policy, o.SpaceTimeout, o.OpTimeout, o.taskEvery = policy, hangs, hangs, hangs
 			})
 			defer func() { require.NoError(t, s.Close()) }()
+			full := before(t, s)
 			sc := openSpace(t, s, "n", skep.Cache, 1, true)
 			keys := chainKeys(1, 60)
 			requireOutcome(t, skep.Committed, putRun(t, s, sc, keys, 8000))
 			s.space.SealOpen(space.User)
-			before := s.count.Evicted.Load()
+			evicted := s.count.Evicted.Load()
 			var claimed []*space.Group
 			eventually(t, "somebody has all groups", func() bool {
 				for _, g := range s.space.Groups() {
-					if s.space.Claim(g, space.Claim{By: space.Mender}) {
+					if g != full && s.space.Claim(g, space.Claim{By: space.Mender}) {
 						claimed = append(claimed, g)
 					}
 				}
 				return len(claimed) > 0 && !slices.ContainsFunc(s.space.Groups(), func(g *space.Group) bool {
-					return g.Life.State() == space.Sealed // its log is being written yet
+					return g != full && g.Life.State() == space.Sealed // its log is being written yet
 				})
 			})
 			var chains [][]skep.Key
@@ -125,7 +148,7 @@ func TestNothingIsDroppedWhileOthersHaveAllGroups(t *testing.T) {
 			for range 2 { // once the second is answered a round has ended that began with this little room
 				require.NoError(t, s.cleaner.Clean(ctx, &space.Group{}, false), "of a group that is gone")
 			}
-			assert.Equal(t, before, s.count.Evicted.Load())
+			assert.Equal(t, evicted, s.count.Evicted.Load())
 			for _, g := range claimed {
 				s.space.Release(g)
 			}

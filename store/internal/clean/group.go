@@ -3,6 +3,7 @@ package clean
 import (
 	"context"
 	"errors"
+	"fmt"
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/index"
@@ -19,6 +20,9 @@ const victims = 8
 
 // ErrNoGain says that a group would have to be rewritten almost whole.
 var ErrNoGain = errors.New("store: nothing to gain from this group")
+
+// errStuck is an ErrNoGain of a group that is full of what must be kept: there is none either once the rest has gone.
+var errStuck = fmt.Errorf("%w, whatever is dropped of it", ErrNoGain)
 
 // Unread is the field of an error that says how many blocks of a group cannot be read, and stay.
 const Unread = "blocks that cannot be read"
@@ -65,11 +69,11 @@ func (c *Cleaner) best(ctx context.Context) (bool, error) {
 		}
 		tried = append(tried, g) // so that it is not chosen again
 		switch k := skep.KindOf(err); {
-		case err == ErrNoGain:
-			c.Index.Futile(g.Num)
+		case errors.Is(err, ErrNoGain):
+			c.Index.Futile(g.Num, err == errStuck)
 		case catalog.NoRoom(err): // what is kept, and carried on, does not fit
 		case (k == skep.DeviceFailed || k == skep.Deadline || k == skep.Damaged) && ctx.Err() == nil:
-			c.Index.Futile(g.Num)
+			c.Index.Futile(g.Num, true)
 			if c.mayTell() {
 				c.Log.Error("group not cleaned: a drive of it fails, or the catalog does", "group", g.Num, "error", err)
 			}
@@ -130,7 +134,7 @@ func (c *Cleaner) EmptyGroup(ctx context.Context, g *space.Group) error {
 		return err
 	}
 	verdicts := c.Index.Survivors(c.Clock(), g.PayloadSlots(), refs, nil)
-	kept, away, keepAll := 0, 0, g.Life.Claim().KeepAll
+	kept, must, away, keepAll := 0, 0, 0, g.Life.Claim().KeepAll
 	for i, v := range verdicts {
 		if v == index.Within {
 			v = index.Drop
@@ -143,7 +147,11 @@ func (c *Cleaner) EmptyGroup(ctx context.Context, g *space.Group) error {
 			verdicts[i], v = index.Keep, index.Keep
 		}
 		if v == index.Keep || v == index.Must {
-			kept += space.Weight(int(recs[i].Pages), recs[i].Bytes(), len(recs[i].Copies), recs[i].Len())
+			weight := space.Weight(int(recs[i].Pages), recs[i].Bytes(), len(recs[i].Copies), recs[i].Len())
+			kept += weight
+			if v == index.Must {
+				must += weight
+			}
 			if (keepAll || recs[i].Flags&segment.RecordDurable != 0) && !g.Gives(&recs[i]) {
 				away++
 			}
@@ -153,16 +161,19 @@ func (c *Cleaner) EmptyGroup(ctx context.Context, g *space.Group) error {
 		return &skep.Error{Op: "clean group", Kind: skep.DeviceFailed, Field: Unread, Value: away}
 	}
 	leastGain := max(c.gain.part, gains[0].part)
-	written, room := kept, g.Room()
+	logs, room := 0, g.Room()
 	if c.Exact {
 		leastGain = min(leastGain, 10) // an exact order can always drop more instead (yield)
-		logs := g.LogPages() * layout.SlotsPerPage
-		written += logs
+		logs = g.LogPages() * layout.SlotsPerPage
 		if int64(room) < g.PayloadSlots() {
 			room += logs
 		}
 	}
-	if !g.Life.Claim().Asked && len(recs) > 0 && written*leastGain >= room*(leastGain-1) {
+	noGain := func(kept int) bool { return (kept+logs)*leastGain >= room*(leastGain-1) }
+	if !g.Life.Claim().Asked && len(recs) > 0 && noGain(kept) {
+		if noGain(must) {
+			return errStuck
+		}
 		return ErrNoGain
 	}
 	stale := g.Stale.Load()
