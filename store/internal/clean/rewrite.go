@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"context"
 	"slices"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/skepkv/skep"
@@ -41,31 +43,23 @@ func (c *Cleaner) rewriteBatch(ctx context.Context, g *space.Group, batch []*app
 	if int64(len(c.buf)) < bytes {
 		c.buf = device.AlignedBuffer(int(max(bytes, min(appender.MaxBytes, int64(g.PayloadPages())*layout.PageSize))))
 	}
-	buf := c.buf
 	good := batch[:0:0]
-	for _, in := range batch {
-		n := int64(in.Pages) * layout.PageSize
-		mem := buf[:n:n]
-		buf = buf[n:]
-		ns := c.Names.Of(in.Record.Instance)
-		if ns == nil {
+	for i, r := range c.read(ctx, g, batch) {
+		in := batch[i]
+		if r.ns == nil {
 			continue // purged meanwhile
 		}
-		got, err := c.Space.ReadVerified(ctx, g, ns.Info.Shape, &in.Record, mem)
-		if segio.Lent(mem, got, err) {
-			c.buf = nil
-		}
-		if err != nil {
-			k := skep.KindOf(err)
+		if r.err != nil {
+			k := skep.KindOf(r.err)
 			if k != skep.Damaged && (k != skep.DeviceFailed || in.Durable() || g.Life.Claim().KeepAll) {
-				return err // it stays where it is: the drive may come back
+				return r.err // it stays where it is: the drive may come back
 			}
-			c.Rows.Lost(ns, &in.Block, k)
+			c.Rows.Lost(r.ns, &in.Block, k)
 			continue
 		}
 		in.Size = in.Record.Bytes()
 		in.Record.Flags |= segment.RecordMoved
-		in.SetParts(got)
+		in.SetParts(r.got)
 		good = append(good, in)
 	}
 	// An append is of one namespace, and small blocks share pages within one.
@@ -93,6 +87,46 @@ func (c *Cleaner) rewriteBatch(ctx context.Context, g *space.Group, batch []*app
 		good = good[n:]
 	}
 	return nil
+}
+
+// kept is a block that is being kept: its payload, or why it cannot be read.
+type kept struct {
+	ns  *namespaces.Namespace // nil: purged meanwhile
+	got []byte
+	err error
+}
+
+// readers is how many blocks are read at a time. Read one after the other, the few that are kept of a group of small
+// blocks take longer than all else that its cleaning does.
+const readers = 8
+
+// read reads a batch of blocks of g into c.buf.
+func (c *Cleaner) read(ctx context.Context, g *space.Group, batch []*appender.Block) []kept {
+	list, buf := make([]kept, len(batch)), c.buf
+	var lent atomic.Bool
+	var wg sync.WaitGroup
+	slots := make(chan struct{}, readers)
+	for i, in := range batch {
+		n := int64(in.Pages) * layout.PageSize
+		r, mem := &list[i], buf[:n:n]
+		buf = buf[n:]
+		if r.ns = c.Names.Of(in.Record.Instance); r.ns == nil {
+			continue
+		}
+		slots <- struct{}{} // every read ends within its deadline
+		wg.Go(func() {
+			defer func() { <-slots }()
+			r.got, r.err = c.Space.ReadVerified(ctx, g, r.ns.Info.Shape, &in.Record, mem)
+			if segio.Lent(mem, r.got, r.err) {
+				lent.Store(true)
+			}
+		})
+	}
+	wg.Wait()
+	if lent.Load() {
+		c.buf = nil
+	}
+	return list
 }
 
 // Place finds room for survivors, and begins to write them. Groups that were cleaned before may still wait for the
