@@ -127,7 +127,10 @@ func (w *Appender) appendWrites(ctx context.Context, a *Append, patient bool) (o
 			}
 		}
 	}
-	return w.packedWrites(ctx, a, patient, ops)
+	if ops, err = w.packedWrites(ctx, a, patient, ops); err != nil {
+		return ops, err
+	}
+	return merged(ops), nil
 }
 
 // finish waits for an append's writes and makes its blocks known: the order is

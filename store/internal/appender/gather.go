@@ -53,6 +53,37 @@ func submitAll(w *segio.Batch, ops []driveOp) {
 	}
 }
 
+// mostMerged is the most bytes of a write that was made of several. From there on a drive's speed is that of its bytes,
+// and a single buffer may be a registered one, which costs less.
+const mostMerged = 64 * layout.PageSize
+
+// merged makes one write of those that lie back to back on a drive, as small blocks of a chain do: a drive has done it
+// sooner than as many as there are blocks, and it costs the processor less.
+func merged(ops []driveOp) []driveOp {
+	last := map[*space.Drive]int{} // in list
+	list := ops[:0]
+	for _, o := range ops {
+		if i, ok := last[o.drive]; ok && list[i].take(&o) {
+			continue
+		}
+		last[o.drive] = len(list)
+		list = append(list, o)
+	}
+	clear(ops[len(list):])
+	return list
+}
+
+// take adds what p writes to what o does, if it comes right behind that.
+func (o *driveOp) take(p *driveOp) bool {
+	n := o.op.Len()
+	if o.op.Offset+int64(n) != p.op.Offset || n+p.op.Len() > mostMerged ||
+		len(o.op.Bufs)+len(p.op.Bufs) > device.MaxBufs {
+		return false
+	}
+	o.op.Bufs, o.temp = append(o.op.Bufs, p.op.Bufs...), append(o.temp, p.temp...)
+	return true
+}
+
 // writesOf adds the writes of one copy of a block.
 func (w *Appender) writesOf(ctx context.Context, a *Append, in *Block, l layout.Location, patient bool,
 	ops []driveOp) ([]driveOp, error) {
