@@ -417,6 +417,10 @@ func (s many) Begin(ctx context.Context, r *skep.BeginRequest) (skep.BlockWriter
 	}
 	var lost error
 	acks, begun, holders := s.acks(sp), 0, s.holders(sp, r.Salt, e.Anchor)
+	few := 0 // with fewer acks than this, nodes that lack the parent do not count
+	if sp.Class == skep.Durable {
+		few = len(holders)
+	}
 	c := copies.NewWriter(acks, func(err error) (skep.Kind, bool) {
 		return checks.Reason(err), s.away(err) || checks.NoRoom(err)
 	})
@@ -428,7 +432,7 @@ func (s many) Begin(ctx context.Context, r *skep.BeginRequest) (skep.BlockWriter
 			of, err = n.st.Begin(ctx, &q)
 			return err
 		})
-		if err == nil && sp.Class == skep.Durable && acks < len(holders) && e.Depth > e.Base && s.apart(ctx, op, n, sp, r.Salt, &e) {
+		if err == nil && acks < few && e.Depth > e.Base && s.apart(ctx, op, n, sp, r.Salt, &e) {
 			_ = of.Abort(ctx)
 			of, err = nil, &skep.Error{Op: op, Kind: skep.Unavailable, Field: "parent", Limit: "one that the node has"}
 		}

@@ -22,8 +22,8 @@ import (
 // is the Store's.
 //
 // A deletion that finds what it is of being recalled for another one waits for that, and recalls what is left then: it
-// would else be acknowledged while a node has its copy yet. A recall itself waits for no other (package wire/recall): of
-// two nodes that have sent each other a block, each would wait for the other one.
+// would else be acknowledged while a node has its copy yet. A recall itself waits for no other (package wire/recall):
+// of two nodes that have sent each other a block, each would wait for the other one.
 //
 // What is deleted past it, by who has the Store that it wraps, may come back by a copy.
 type Keeper struct {
@@ -395,10 +395,10 @@ func (k *Keeper) recall(ctx context.Context, op string, each func(take func(sent
 	return k.alone(ctx, op, func() (error, <-chan struct{}) { return k.recallOnce(ctx, op, each) })
 }
 
-// recallOnce deletes at other nodes what went there lately: of what each takes. Where it does not get there, the deletion
-// is to be made again, and what it was of is remembered for another minute. It is to be made again while copies may be
-// on their way yet, too: for a minute from when they were sent, however often it is made. beside is closed when a recall
-// has ended, where another one was under way of some of it; else it is nil.
+// recallOnce deletes at other nodes what went there lately: of what each takes. Where it does not get there, the
+// deletion is to be made again, and what it was of is remembered for another minute. It is to be made again while copies
+// may be on their way yet, too: for a minute from when they were sent, however often it is made. beside is closed when
+// a recall has ended, where another one was under way of some of it; else it is nil.
 func (k *Keeper) recallOnce(
 	ctx context.Context, op string, each func(take func(sentKey)),
 ) (lost error, beside <-chan struct{}) {

@@ -260,8 +260,8 @@ func (h *held) DeleteNamespace(ctx context.Context) error {
 	return <-h.answers
 }
 
-// Of two deletions the second is not acknowledged before what the first one found has been recalled: where the first one
-// fails in that, the second one recalls it. A recall of another node waits for neither.
+// Of two deletions the second is not acknowledged before what the first one found has been recalled: where the first
+// one fails in that, the second one recalls it. A recall of another node waits for neither.
 func TestADeletionWaitsForARecall(t *testing.T) {
 	t.Parallel()
 	for name, remove := range map[string]func(ctx context.Context, k *Keeper, ns skep.NamespaceID) error{

@@ -336,12 +336,12 @@ func (l *Link) Send(ctx context.Context, frame []byte, payload net.Buffers) erro
 	return Gone("send", err)
 }
 
-// grace is how much longer than its context a write under TLS may take. One that is cut off is the connection's last, also
-// where nothing was written of it: a context that ends as a write begins would end what other calls have under way.
+// grace is how much longer than its context a write under TLS may take. One that is cut off is the connection's last,
+// also where nothing was written of it: a context that ends as a write begins would end what other calls have under way.
 const grace = 100 * time.Millisecond
 
-// cutOff has a write that hangs be cut off, and the connection with it, when a context ends, before it is due: the caller's
-// memory is its own again then. It is over when it says so, before others write: the deadline is theirs then.
+// cutOff has a write that hangs be cut off, and the connection with it, when a context ends, before it is due: the
+// caller's memory is its own again then. It is over when it says so, before others write: the deadline is theirs then.
 func (l *Link) cutOff(ctx context.Context, due time.Time) (over func()) {
 	if ctx.Done() == nil {
 		return func() {}

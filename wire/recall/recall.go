@@ -1,5 +1,5 @@
-// Package recall says in a call's context that a deletion is a node's own: of copies that the node sent and that somebody
-// deletes. Such a one waits for no other of its kind, which may be waiting for it.
+// Package recall says in a call's context that a deletion is a node's own: of copies that the node sent and that
+// somebody deletes. Such a one waits for no other of its kind, which may be waiting for it.
 package recall
 
 import (
