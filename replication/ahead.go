@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/replication/answers"
 	"github.com/skepkv/skep/replication/errand"
 	"github.com/skepkv/skep/replication/owed"
 	"github.com/skepkv/skep/replication/pace"
@@ -134,7 +135,7 @@ func (s many) briefly(ctx context.Context, n *node, due time.Duration, f func(ct
 
 type arrival struct {
 	to *answer
-	*said
+	*answers.Said
 }
 
 // wave is calls to nodes for groups, each of which has several nodes. It goes on until one of each group's nodes has
@@ -222,11 +223,11 @@ func (w *wave) begin(ctx context.Context, x *answer) {
 	x.errand = s.aside(ctx, n, func(ctx context.Context) {
 		y := s.askOne(ctx, w.sp, w.salt, n, groups, keys, w.ask)
 		errand.GiveBack(lent)
-		c.End(time.Now(), !y.away && ctx.Err() == nil)
+		c.End(time.Now(), !y.Away && ctx.Err() == nil)
 		if w.give(x, y) {
 			return
 		}
-		for _, id := range append(y.leases, y.lease) {
+		for _, id := range append(y.Leases, y.Lease) {
 			if id != 0 {
 				_ = n.st.Release(ctx, id) // one that is not released runs out
 			}
@@ -235,14 +236,14 @@ func (w *wave) begin(ctx context.Context, x *answer) {
 	if x.errand == nil {
 		errand.GiveBack(lent)
 		c.End(began, false)
-		w.give(x, &said{away: true})
+		w.give(x, &answers.Said{Away: true})
 		return
 	}
 	w.late[len(w.late)-1] = began.Add(w.usual.Due(c.Line()))
 }
 
 // give hands an answer over; false where nobody waits for it any more.
-func (w *wave) give(x *answer, y *said) bool {
+func (w *wave) give(x *answer, y *answers.Said) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.over {
@@ -266,8 +267,8 @@ func (w *wave) read() (first error) {
 	w.said = nil
 	w.mu.Unlock()
 	for i := range list {
-		list[i].to.take(list[i].said)
-		if err := list[i].err; err != nil && first == nil {
+		list[i].to.take(list[i].Said)
+		if err := list[i].Err; err != nil && first == nil {
 			first = err
 		}
 	}
@@ -393,7 +394,7 @@ func (s many) askAgain(ctx context.Context, sp *space, salt skep.Salt, runs [][]
 	}
 	y := s.askOne(ctx, sp, salt, x.node, x.groups, runs, a)
 	x.take(y)
-	return y.err
+	return y.Err
 }
 
 // loose asks for blocks that are together, and are placed by the first one's key.

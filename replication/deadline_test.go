@@ -12,8 +12,8 @@ import (
 	"github.com/skepkv/skep"
 )
 
-// answers reads a session until so many chunks of a chain are answered, and says when that was; what came is kept.
-func answers(t *testing.T, ses skep.Session, chain, n int) (errs []error, at time.Duration, kept []skep.Chunk) {
+// answersOf reads a session until so many chunks of a chain are answered, and says when that was; what came is kept.
+func answersOf(t *testing.T, ses skep.Session, chain, n int) (errs []error, at time.Duration, kept []skep.Chunk) {
 	t.Helper()
 	began, into := time.Now(), make([]skep.Chunk, 64)
 	for len(errs) < n {
@@ -56,7 +56,7 @@ func TestADeadlineIsKeptBehindAnotherChain(t *testing.T) {
 				require.NoError(t, ses.Reprioritise(t.Context(), 1, 0, skep.Steady().Add(later)))
 				want = later
 			}
-			errs, at, _ := answers(t, ses, 1, n)
+			errs, at, _ := answersOf(t, ses, 1, n)
 			require.Equal(t, want, at)
 			for _, err := range errs {
 				require.ErrorIs(t, err, skep.Deadline)
@@ -96,7 +96,7 @@ func TestADeadlineIsKeptWhereNothingMoreIsBegun(t *testing.T) {
 			if window == 0 {
 				missed -= asked
 			}
-			errs, at, kept := answers(t, ses, 0, missed)
+			errs, at, kept := answersOf(t, ses, 0, missed)
 			require.Equal(t, 50*ms, at)
 			require.ErrorIs(t, errs[len(errs)-1], skep.Deadline)
 			for i := range kept {
@@ -152,7 +152,7 @@ func TestALateChainKeepsNoOtherWaiting(t *testing.T) {
 				}
 			}
 			require.Less(t, came[1], n, "misses that were told before all was loaded")
-			_, _, _ = answers(t, ses, 1, n-came[1])
+			_, _, _ = answersOf(t, ses, 1, n-came[1])
 			require.NoError(t, ses.Close(t.Context()))
 		})
 	}

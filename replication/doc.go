@@ -60,8 +60,8 @@
 // A copy must not outlive a deletion, which goes to all nodes at once and may be at the receiver before the copy and at
 // the sender after it. The sender's own Store is behind a Keeper: it remembers for a minute what went where, and a
 // deletion that comes to it waits for copies under way and deletes them where they went, before it returns (package
-// keeper). Deletions that a Keeper makes are of what it remembers, and forgets then, so that two of them do not call
-// each other for ever.
+// keeper); one that comes meanwhile waits for that. Deletions that a Keeper makes are of what it remembers, and forgets
+// then, and wait for no others (wire/recall), so that two of them do not call each other for ever.
 //
 // # A node that is down
 //

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/replication/answers"
 	"github.com/skepkv/skep/replication/errand"
 	"github.com/skepkv/skep/replication/known"
 	"github.com/skepkv/skep/replication/owed"
@@ -87,9 +88,9 @@ func (s many) look(ctx context.Context, op string, sc skep.Scope, runs [][]skep.
 	some, counts := false, skep.Counts(ctx)
 	for _, f := range found {
 		if counts {
-			s.count.lookups.Add(1)
-			s.count.keys.Add(int64(len(f.keys)))
-			s.count.hits.Add(int64(f.Blocks))
+			s.count.Lookups.Add(1)
+			s.count.Keys.Add(int64(len(f.keys)))
+			s.count.Hits.Add(int64(f.Blocks))
 		}
 		some, denied = some || f.Blocks > 0, denied || f.LeaseDenied
 		if n := f.Blocks; n > 0 && sp.group > 1 {
@@ -339,7 +340,7 @@ func (s many) findLoose(ctx context.Context, sp *space, salt skep.Salt, a ask, f
 			return false, nil
 		}
 		x.to, x.lease = at+r.Blocks, r.Lease.ID
-		f.add(sp, x, skep.RunFound{Blocks: r.Blocks, Tokens: r.Tokens, Bytes: r.Bytes, Estimate: r.Estimate}, r.Tiers)
+		f.add(sp, x, answers.FoundOf(&r), r.Tiers)
 		f.LeaseDenied = f.LeaseDenied || r.LeaseDenied
 		f.ends(r.Lease.Until)
 		if !f.whole {
@@ -368,26 +369,13 @@ func (s many) askAll(
 	for _, err := range s.eachOf(nodes, func(n *node) error {
 		x := s.askOne(ctx, sp, salt, n, by[n.i].groups, by[n.i].keys(runs), a)
 		by[n.i].take(x)
-		return x.err
+		return x.Err
 	}) {
 		if first == nil {
 			first = err
 		}
 	}
 	return of, first
-}
-
-// said is what a node says of runs of keys, each of them one of its groups.
-type said struct {
-	away   bool // it does not answer
-	one    bool // one lease is of all of them
-	denied bool
-	until  time.Time
-	found  []skep.RunFound
-	lease  skep.LeaseID   // the one
-	leases []skep.LeaseID // else that of each
-	tiers  [][]skep.Tier  // nil: nobody asked
-	err    error
 }
 
 // keys is what a node is asked for.
@@ -400,15 +388,15 @@ func (to *answer) keys(runs [][]skep.Key) [][]skep.Key {
 }
 
 // take notes what a node said of its groups.
-func (to *answer) take(x *said) {
-	to.done, to.away, to.one, to.until, to.denied = true, x.away, x.one, x.until, x.denied
+func (to *answer) take(x *answers.Said) {
+	to.done, to.away, to.one, to.until, to.denied = true, x.Away, x.One, x.Until, x.Denied
 	for i, g := range to.groups {
-		if i < len(x.found) {
-			if g.found, g.lease = x.found[i], x.lease; x.leases != nil {
-				g.lease = x.leases[i]
+		if i < len(x.Found) {
+			if g.found, g.lease = x.Found[i], x.Lease; x.Leases != nil {
+				g.lease = x.Leases[i]
 			}
-			if x.tiers != nil {
-				g.tiers = x.tiers[i]
+			if x.Tiers != nil {
+				g.tiers = x.Tiers[i]
 			}
 		}
 	}
@@ -417,14 +405,14 @@ func (to *answer) take(x *said) {
 // askOne asks a node for groups, whose keys are given.
 func (s many) askOne(
 	ctx context.Context, sp *space, salt skep.Salt, n *node, groups []*group, keys [][]skep.Key, a ask,
-) *said {
-	x := &said{}
+) *answers.Said {
+	x := &answers.Said{}
 	q := &skep.RunsRequest{Scope: skep.Scope{Salt: salt}, Lease: a.lease, Tiers: a.tiers, Cost: a.cost, Runs: keys}
 	err := s.on(ctx, "lookup", n, sp, false, func(ctx context.Context, id skep.NamespaceID) error {
 		q.Namespace = id
 		r, err := n.st.LookupRuns(ctx, q)
 		if err == nil {
-			x.read(q, &r)
+			x.Read(q, &r)
 		}
 		return err
 	})
@@ -433,37 +421,23 @@ func (s many) askOne(
 	}
 	switch {
 	case err != nil && ctx.Err() != nil:
-		x.err = ended(ctx, "lookup")
+		x.Err = ended(ctx, "lookup")
 	case err != nil && s.away(err):
-		x.away = true
+		x.Away = true
 	default:
-		x.err = err
+		x.Err = err
 	}
 	return x
 }
 
-// read takes a node's answer for all runs.
-func (x *said) read(q *skep.RunsRequest, r *skep.RunsResult) {
-	*x = said{one: true, until: r.Lease.Until, denied: r.LeaseDenied, found: r.Runs, lease: r.Lease.ID}
-	tiers := r.Tiers
-	for i := 0; q.Tiers && i < len(r.Runs); i++ {
-		k := r.Runs[i].Blocks
-		x.tiers, tiers = append(x.tiers, tiers[:k]), tiers[k:]
-	}
-}
-
-func (x *said) add(found skep.RunFound, lease skep.LeaseID, tiers []skep.Tier) {
-	x.found, x.leases, x.tiers = append(x.found, found), append(x.leases, lease), append(x.tiers, tiers)
-}
-
 // askEach asks a node that knows no lookup of runs: group by group, and no further in a run whose group is not there.
 func (s many) askEach(ctx context.Context, sp *space, salt skep.Salt, n *node, groups []*group, keys [][]skep.Key, a ask,
-	to *said) error {
-	*to = said{}
+	to *answers.Said) error {
+	*to = answers.Said{}
 	gone := -1
 	for i, g := range groups {
 		if g.run == gone {
-			to.add(skep.RunFound{}, 0, nil)
+			to.Add(&skep.LookupResult{})
 			continue
 		}
 		r, err := s.part(ctx, sp, salt, n, keys[i], a)
@@ -473,10 +447,7 @@ func (s many) askEach(ctx context.Context, sp *space, salt skep.Salt, n *node, g
 		if r.Blocks == 0 && s.copies(sp) == 1 {
 			gone = g.run
 		}
-		to.add(skep.RunFound{Blocks: r.Blocks, Tokens: r.Tokens, Bytes: r.Bytes, Estimate: r.Estimate}, r.Lease.ID, r.Tiers)
-		if to.denied = to.denied || r.LeaseDenied; r.Lease.ID != 0 && (to.until.IsZero() || r.Lease.Until.Before(to.until)) {
-			to.until = r.Lease.Until
-		}
+		to.Add(&r)
 	}
 	return nil
 }

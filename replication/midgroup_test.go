@@ -3,7 +3,9 @@ package replication
 import (
 	"fmt"
 	"testing"
+	"testing/synctest"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/skepkv/skep"
@@ -107,4 +109,88 @@ func TestADurableGroupIsContinuedWhereItIs(t *testing.T) {
 			require.Len(t, x.keysOf(at), 4)
 		})
 	}
+}
+
+// While a node is down a put waits for the one before, which is on its way with what it goes on with.
+func TestAPutWaitsForWhatItGoesOnWith(t *testing.T) {
+	t.Parallel()
+	for way, put := range ways {
+		t.Run(way, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				x := fencedCrew(t, twice(4, 4), skep.Durable)
+				keys := chainOf(0, 4)
+				x.kill(x.node(keys, 0))
+				held := make(chan struct{})
+				for _, n := range x.nodes {
+					n.held = held
+				}
+				first, second := make(chan []skep.PutResult, 1), make(chan skep.Kind, 1)
+				go func() {
+					out, err := x.Put(t.Context(), x.request(keys, 0, 2))
+					assert.NoError(t, err)
+					first <- out
+				}()
+				synctest.Wait()
+				go func() { second <- put(x, keys, 2, 4) }()
+				synctest.Wait()
+				require.Empty(t, second)
+				close(held)
+				for _, r := range <-first {
+					require.Equal(t, skep.Committed, r.Outcome)
+				}
+				require.Zero(t, <-second)
+				require.Equal(t, 4, x.find(keys, skep.NoLease).Blocks)
+			})
+		})
+	}
+}
+
+// Where fewer nodes than all are enough for a durable block, one that lacks what the block goes on with is not enough:
+// the block would be acknowledged, and not found.
+func TestADurableBlockIsNotTakenApartFromItsChain(t *testing.T) {
+	t.Parallel()
+	m := twice(3, 4)
+	m.Acks = 1
+	r := clusterOf(t, m, skep.Durable)
+	keys, other := chainOf(1, 4), chainOf(2, 4)
+	r.put(other, 0, 2)
+	a := r.node(keys, 0)
+	b := (a + 1) % 3
+	if !r.has(b, keys, 0) {
+		b = (a + 2) % 3
+	}
+	r.nodes[b].down.Store(true)
+	require.Equal(t, skep.Committed, r.put(keys, 0, 2)[0].Outcome)
+	r.nodes[b].down.Store(false)
+
+	r.nodes[a].noRoom = skep.Full
+	for _, x := range r.put(keys, 2, 4) {
+		require.Equal(t, skep.PutResult{Reason: skep.Full}, x)
+	}
+	for _, x := range r.put(other, 2, 4) {
+		require.Equal(t, skep.Committed, x.Outcome, "its other node has the chain")
+	}
+	require.Equal(t, 4, r.find(other, skep.NoLease).Blocks)
+
+	r.nodes[a].noRoom = 0
+	w, err := r.Begin(t.Context(), &skep.BeginRequest{Scope: r.scope(), Parent: &keys[1], Ancestors: keys[:1], Depth: 2,
+		Key: keys[2], Manifest: skep.Manifest{{Name: skep.PartKV, Size: 300}}})
+	require.NoError(t, err)
+	require.NoError(t, w.Write(t.Context(), skep.PartKV, 0, payload(keys[2])))
+	list, err := r.nodes[b].Store.Want(t.Context(), &skep.WantRequest{Scope: skep.Scope{Namespace: 1}, Keys: keys[2:]})
+	require.NoError(t, err)
+	require.Equal(t, skep.Exists, list[1].Outcome, "declined, and yet there")
+	_, err = r.nodes[b].Store.Delete(t.Context(), skep.Scope{Namespace: 1}, keys[2:])
+	require.NoError(t, err)
+	out, err := w.Commit(t.Context(), skep.AckCommitted)
+	require.NoError(t, err)
+	require.Equal(t, skep.Committed, out.Outcome)
+	list, err = r.nodes[b].Store.Want(t.Context(), &skep.WantRequest{Scope: skep.Scope{Namespace: 1}, Keys: keys[2:3]})
+	require.NoError(t, err)
+	require.NotEqual(t, skep.Exists, list[0].Outcome, "it was not begun there")
+	for _, x := range r.put(keys, 2, 4) {
+		require.NotEqual(t, skep.Declined, x.Outcome)
+	}
+	require.Equal(t, 4, r.find(keys, skep.NoLease).Blocks)
 }

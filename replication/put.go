@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"math"
+	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -107,6 +109,11 @@ func (s many) Put(ctx context.Context, r *skep.PutRequest) ([]skep.PutResult, er
 		return nil, err
 	}
 	p := &putting{s: s, sp: sp, r: r, out: make([]skep.PutResult, len(r.Blocks)), open: 1}
+	if sp.Class == skep.Durable && s.missed() { // who goes on with these waits for them
+		turn, end := s.known.Begin(r.Scope, r.Blocks)
+		defer end()
+		p.turn = turn
+	}
 	p.of = [][]skep.PutResult{p.out}
 	for range s.copies(sp) - 1 {
 		p.of = append(p.of, make([]skep.PutResult, len(r.Blocks)))
@@ -129,6 +136,7 @@ func (s many) Put(ctx context.Context, r *skep.PutRequest) ([]skep.PutResult, er
 		})
 	}
 	wait.Wait()
+	p.parts(within, of)
 	p.merge()
 	err = context.Cause(within)
 	stale := p.stale.Load()
@@ -192,6 +200,7 @@ type putting struct {
 	out []skep.PutResult
 	of  [][]skep.PutResult // of each of a group's nodes; the first is out
 
+	turn  uint64                // among the puts of which is remembered that they are under way
 	stale atomic.Pointer[error] // a node's map was newer
 
 	mu   sync.Mutex
@@ -264,7 +273,7 @@ func (p *putting) put(ctx context.Context, x run) error {
 		}
 		return rest
 	}
-	err := p.s.continues(ctx, op, p.sp, p.r.Salt, &x.at)
+	err := p.s.continues(ctx, op, p.sp, p.r.Scope, &x.at, p.turn)
 	if err == nil {
 		err = p.s.on(ctx, op, x.node, p.sp, true, send)
 	}
@@ -282,17 +291,48 @@ func (p *putting) put(ctx context.Context, x run) error {
 // continues refuses a block of a durable namespace that goes on with one which none of its group's nodes has, while a
 // node is down that may have it: beside another node's beginning it would never be found, for who has it does not know
 // where that is when the node is back.
-func (s many) continues(ctx context.Context, op string, sp *space, salt skep.Salt, at *known.Place) (lost error) {
+func (s many) continues(
+	ctx context.Context, op string, sp *space, sc skep.Scope, at *known.Place, turn uint64,
+) (lost error) {
 	if at.Depth == at.Base || sp.Class != skep.Durable || !s.missed() {
 		return nil
 	}
-	for _, i := range s.holders(sp, salt, at.Anchor) {
-		list, err := s.hasOf(ctx, op, s.owner[i], sp, salt, []skep.Key{at.Parent})
+	s.known.Await(ctx, sc, at.Parent, turn) // it may be on its way yet
+	for _, i := range s.holders(sp, sc.Salt, at.Anchor) {
+		list, err := s.hasOf(ctx, op, s.owner[i], sp, sc.Salt, []skep.Key{at.Parent})
 		if err = s.passOver(ctx, op, s.owner[i], err, &lost); err != nil || len(list) == 1 && list[0].Outcome == skep.Exists {
 			return err
 		}
 	}
 	return cmp.Or(lost, s.missable(op, false))
+}
+
+// parts declines of a durable put what nodes took apart from what it goes on with, where fewer than all of a group's
+// nodes are enough and not all took all.
+func (p *putting) parts(ctx context.Context, of [][]run) {
+	if p.sp.Class != skep.Durable || p.s.acks(p.sp) >= len(p.of) || !slices.ContainsFunc(slices.Concat(p.of...),
+		func(r skep.PutResult) bool { return r.Outcome == skep.Declined }) {
+		return
+	}
+	for _, x := range slices.Concat(of...) {
+		if x.at.Depth > x.at.Base && p.s.apart(ctx, "put", x.node, p.sp, p.r.Salt, &x.at) {
+			p.declined(x, skep.Unavailable)
+		}
+	}
+}
+
+// apart says that a node lacks what a block goes on with, and another one of its group has it: what that one does not
+// take, too, is not found.
+func (s many) apart(ctx context.Context, op string, n *node, sp *space, salt skep.Salt, at *known.Place) (other bool) {
+	for _, i := range s.holders(sp, salt, at.Anchor) {
+		list, _ := s.hasOf(ctx, op, s.owner[i], sp, salt, []skep.Key{at.Parent})
+		if has := len(list) == 1 && list[0].Outcome == skep.Exists; has && s.owner[i] == n {
+			return false
+		} else if has {
+			other = true
+		}
+	}
+	return other
 }
 
 func (p *putting) declined(x run, why skep.Kind) {
@@ -363,7 +403,7 @@ func (s many) Begin(ctx context.Context, r *skep.BeginRequest) (skep.BlockWriter
 		return nil, err
 	}
 	e := s.known.Where(sp.group, r.Scope, r.Key, r.Depth, r.Parent, r.Ancestors)
-	if err := s.continues(ctx, op, sp, r.Salt, &e); err != nil {
+	if err := s.continues(ctx, op, sp, r.Scope, &e, math.MaxUint64); err != nil {
 		return nil, err
 	}
 	q := *r
@@ -377,6 +417,10 @@ func (s many) Begin(ctx context.Context, r *skep.BeginRequest) (skep.BlockWriter
 	}
 	var lost error
 	acks, begun, holders := s.acks(sp), 0, s.holders(sp, r.Salt, e.Anchor)
+	few := 0 // with fewer acks than this, nodes that lack the parent do not count
+	if sp.Class == skep.Durable {
+		few = len(holders)
+	}
 	c := copies.NewWriter(acks, func(err error) (skep.Kind, bool) {
 		return checks.Reason(err), s.away(err) || checks.NoRoom(err)
 	})
@@ -388,6 +432,10 @@ func (s many) Begin(ctx context.Context, r *skep.BeginRequest) (skep.BlockWriter
 			of, err = n.st.Begin(ctx, &q)
 			return err
 		})
+		if err == nil && acks < few && e.Depth > e.Base && s.apart(ctx, op, n, sp, r.Salt, &e) {
+			_ = of.Abort(ctx)
+			of, err = nil, &skep.Error{Op: op, Kind: skep.Unavailable, Field: "parent", Limit: "one that the node has"}
+		}
 		// This one alone, where it lacks an encryption key.
 		declines := s.away(err) || checks.NoRoom(err) || errors.Is(err, skep.Denied)
 		switch {

@@ -7,6 +7,7 @@ import (
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/replication/checks"
+	"github.com/skepkv/skep/replication/copies"
 )
 
 // named asks every node for those of keys that it has: of keys that stand alone, the nodes that they go to. It adds
@@ -26,7 +27,7 @@ func (s many) named(ctx context.Context, op string, sp *space, sc skep.Scope, ke
 	err = s.all(ctx, op, func(n *node) error {
 		mine := keys
 		if !sp.Chained {
-			mine = keysOf(keys, at, n, true)
+			mine = copies.KeysOf(keys, at, n, true)
 		}
 		if len(mine) == 0 {
 			return nil
@@ -60,16 +61,6 @@ func (s many) alonesAt(sp *space, salt skep.Salt, keys []skep.Key) []*node {
 	out := make([]*node, len(keys))
 	for i, k := range keys {
 		out[i] = s.nodeOf(sp, salt, k)
-	}
-	return out
-}
-
-// keysOf is those of keys that go to a node, or those that do not.
-func keysOf(keys []skep.Key, at []*node, n *node, its bool) (out []skep.Key) {
-	for i, k := range keys {
-		if (at[i] == n) == its {
-			out = append(out, k)
-		}
 	}
 	return out
 }
@@ -113,7 +104,7 @@ func (s many) Delete(ctx context.Context, sc skep.Scope, keys []skep.Key) (int, 
 func (s many) deleteStrays(ctx context.Context, op string, sp *space, sc skep.Scope, keys []skep.Key) error {
 	at := s.alonesAt(sp, sc.Salt, keys)
 	for _, err := range s.each(func(n *node) error {
-		strays := keysOf(keys, at, n, false)
+		strays := copies.KeysOf(keys, at, n, false)
 		if len(strays) == 0 {
 			return nil
 		}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/replication/checks"
 	"github.com/skepkv/skep/replication/clustermap"
 	"github.com/skepkv/skep/replication/flow"
 	"github.com/skepkv/skep/replication/keeper"
@@ -349,15 +350,7 @@ func (r *spaceRepair) wants(ctx context.Context, n *node, blocks []skep.StoredBl
 		wants, err = n.st.Want(ctx, q)
 		return err
 	})
-	return wants, outOfTime(ctx, err)
-}
-
-// outOfTime is the error of a call that had a time of its own: the node that took longer is away.
-func outOfTime(ctx context.Context, err error) error {
-	if ctx.Err() == nil && skep.KindOf(err) == skep.Deadline {
-		return &skep.Error{Op: "repair", Kind: skep.Unavailable, Err: err}
-	}
-	return err
+	return wants, checks.OutOfTime(ctx, "repair", err)
 }
 
 // room says whether a node may be sent blocks of the namespace. It is asked until it has none, or has evicted since
@@ -376,7 +369,7 @@ func (r *spaceRepair) room(ctx context.Context, n *node) (bool, error) {
 	defer cancel()
 	st, err := n.st.Stats(call)
 	if err != nil {
-		return false, outOfTime(ctx, err)
+		return false, checks.OutOfTime(ctx, "repair", err)
 	}
 	ok := r.o.Keeper.Spared(n.ID, &st)
 	if !ok {
@@ -415,7 +408,7 @@ func (r *spaceRepair) open(ctx context.Context, n *node) error {
 		r.has[n] = true
 		r.mu.Unlock()
 	}
-	return outOfTime(ctx, err)
+	return checks.OutOfTime(ctx, "repair", err)
 }
 
 // send copies a run of blocks, which follow one another, to a node: but for those that cannot be read.
@@ -482,8 +475,8 @@ func (r *spaceRepair) sendSome(ctx context.Context, n *node, run []skep.StoredBl
 	})
 	r.flow.Took(n.ID, time.Since(began))
 	if err != nil {
-		f.Doubt.Store(ctx.Err() != nil || r.away(outOfTime(ctx, err)))
-		return 0, outOfTime(ctx, err)
+		f.Doubt.Store(ctx.Err() != nil || r.away(checks.OutOfTime(ctx, "repair", err)))
+		return 0, checks.OutOfTime(ctx, "repair", err)
 	}
 	r.count(func(sum *Repaired) {
 		for i, x := range results {

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
@@ -381,6 +382,18 @@ func TestADeletionNamesTheNodeThatACopyWentTo(t *testing.T) {
 	require.True(t, c.keepers[0].Idle(), "it is recalled once")
 }
 
+// sends notes that a node of two sends the other one a block.
+func (c *crew) sends(i int, key skep.Key) *keeper.Flight {
+	c.Helper()
+	f, err := c.keepers[i].Depart(c.Context(), 1, []skep.StoredBlock{{Key: key}})
+	require.NoError(c, err)
+	v := c.of[i].now.Load()
+	sp, err := c.of[i].spaces.heard(v.nodes[i], lives.Life{}, c.ns)
+	require.NoError(c, err)
+	f.Sends(target{many{c.of[i], v}, sp, v.nodes[1-i], v.nodes[i]})
+	return f
+}
+
 // Two nodes have copies of a block under way to each other that neither knows to have arrived. Deletions that come to both
 // do not call each other for ever.
 func TestTwoRecallsDoNotCallEachOther(t *testing.T) {
@@ -388,13 +401,8 @@ func TestTwoRecallsDoNotCallEachOther(t *testing.T) {
 	c := crewOf(t, twice(2, 4), skep.Cache, storetest.Config{})
 	keys := chainOf(1, 4)
 	c.put(keys, 0, 4)
-	for i, k := range c.keepers {
-		f, err := k.Depart(t.Context(), 1, []skep.StoredBlock{{Key: keys[0]}})
-		require.NoError(t, err)
-		v := c.of[i].now.Load()
-		sp, err := c.of[i].spaces.heard(v.nodes[i], lives.Life{}, c.ns)
-		require.NoError(t, err)
-		f.Sends(target{many{c.of[i], v}, sp, v.nodes[1-i], v.nodes[i]})
+	for i := range c.keepers {
+		f := c.sends(i, keys[0])
 		f.Doubt.Store(true)
 		f.End()
 	}
@@ -404,6 +412,28 @@ func TestTwoRecallsDoNotCallEachOther(t *testing.T) {
 	}
 	require.False(t, c.keepers[0].Idle())
 	require.False(t, c.keepers[1].Idle())
+}
+
+// Two nodes have sent each other a block, which is deleted at both at once: neither recall waits for the other one.
+func TestNodesThatSentEachOtherABlock(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		c := crewOf(t, twice(2, 4), skep.Cache, storetest.Config{})
+		keys := chainOf(1, 4)
+		c.put(keys, 0, 4)
+		for i := range c.keepers {
+			c.sends(i, keys[0]).End()
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		n, err := c.Delete(ctx, c.scope(), keys)
+		require.NoError(t, err)
+		require.Equal(t, 4, n)
+		for i, k := range c.keepers {
+			require.Empty(t, c.keysOf(i))
+			require.True(t, k.Idle())
+		}
+	})
 }
 
 // Nodes repair all the time while clients put and delete: what was deleted is nowhere, what was stored is where the

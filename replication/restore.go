@@ -66,9 +66,9 @@ type chain struct {
 	space   *space
 	lanes   []lane // of each node; the last is of the blocks that no node has
 	units   []units.State
-	layers  []layerCount // of the Layers range, of a chain that goes by layers
-	valid   int          // tokens of the last of Keys, where it was found
-	each    int64        // bytes of a chunk, as near as that is known
+	layers  []units.Layer // of the Layers range, of a chain that goes by layers
+	valid   int           // tokens of the last of Keys, where it was found
+	each    int64         // bytes of a chunk, as near as that is known
 	stopped bool
 	timer   *time.Timer // of the deadline
 	planned             // of a chain with a cost
@@ -83,9 +83,6 @@ func (c *chain) gone(now time.Time) skep.Kind {
 	}
 	return 0
 }
-
-// layerCount is what became of one layer's chunks.
-type layerCount struct{ done, loaded int }
 
 // lane is what of a chain is on one node, and how much of it has been seen to: of block i of span s, or of layer l in
 // span s.
@@ -125,7 +122,7 @@ func (s many) newChain(number int, sp *space, all *skep.RestoreRequest) (*chain,
 	n := p.Blocks.Len()
 	if p.Direction.ByLayer() && n > 0 {
 		n = p.Layers.Len()
-		c.layers = make([]layerCount, n)
+		c.layers = make([]units.Layer, n)
 	}
 	c.units = make([]units.State, n)
 	return c, nil

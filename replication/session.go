@@ -32,7 +32,7 @@ type session struct {
 	window int64
 	held   []span // leases of the session's own
 
-	mu     sync.Mutex // before Store.count.mu
+	mu     sync.Mutex
 	chains []*chain
 	loads  map[*load]struct{}
 	doubts lent.Doubts      // loads that have ended while their node may have written yet
@@ -88,24 +88,16 @@ func (x *session) miss(c *chain, block int, layers skep.Range, why error) {
 
 // answer queues a chunk. x.mu is held.
 func (x *session) answer(c *chain, w waiting) {
-	unit := w.Block - c.Blocks.From
+	unit, missed := w.Block-c.Blocks.From, w.Err != nil
 	if c.Direction.ByLayer() {
 		unit = w.Layers.From - c.Layers.From
-		n := &c.layers[unit]
-		n.done++
-		if w.Err == nil {
-			n.loaded++
-		}
-		if c.units[unit] != units.Claimed && n.done == c.Blocks.Len() && n.loaded == 0 {
-			c.units[unit] = units.Missed
-		}
-	} else if w.Err != nil && c.units[unit] != units.Claimed {
+		missed = c.layers[unit].Answered(!missed, c.Blocks.Len())
+	}
+	if missed && c.units[unit] != units.Claimed {
 		c.units[unit] = units.Missed
 	}
 	if w.Err != nil {
-		x.st.count.mu.Lock()
-		x.st.count.misses[skep.KindOf(w.Err).Error()]++
-		x.st.count.mu.Unlock()
+		x.st.count.Missed(w.Err)
 	}
 	x.answered(c, &w)
 	if x.closed {

@@ -259,22 +259,37 @@ func (s many) has(ctx context.Context, n *node, sp *space) (bool, error) {
 	return v != nil, err
 }
 
+// askedAtOnce is how many nodes are asked whether they have a namespace, beside one another.
+const askedAtOnce = 8
+
 // elsewhere is nil where another node still has the namespace, else the error that none has it. Where one does not
 // answer, nobody knows.
 func (s many) elsewhere(ctx context.Context, op string, not *node, sp *space) (lost error) {
-	for _, n := range s.live {
+	within, cancel := context.WithCancel(ctx)
+	defer cancel()
+	var there atomic.Bool
+	turns := make(chan struct{}, askedAtOnce)
+	for i, err := range s.each(func(n *node) error {
 		if n == not {
-			continue
-		}
-		there, err := s.has(ctx, n, sp)
-		if there {
 			return nil
 		}
+		turns <- struct{}{}
+		defer func() { <-turns }()
+		has, err := s.has(within, n, sp)
+		if has {
+			there.Store(true)
+			cancel() // one is enough
+		}
+		return err
+	}) {
 		if err != nil && lost == nil {
-			lost = n.missing("find namespace", err)
+			lost = s.nodes[i].missing("find namespace", err)
 		}
 	}
-	if lost == nil {
+	switch {
+	case there.Load():
+		return nil
+	case lost == nil:
 		lost = s.nowhere(op, sp)
 	}
 	return lost

@@ -1,8 +1,11 @@
 package replication
 
 import (
+	"context"
 	"fmt"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -119,4 +122,43 @@ func TestANodeWhoseNumberIsNotKnownIsAsked(t *testing.T) {
 	keys := chainOf(1, 30)
 	r.put(keys, 0, 30)
 	require.Equal(t, 30, r.find(keys, skep.NoLease).Blocks)
+}
+
+// hung is a node that says after a while that it does not answer.
+type hung struct{ skep.Store }
+
+func (hung) FindNamespace(ctx context.Context, _ skep.NamespaceID) (skep.NamespaceInfo, error) {
+	select {
+	case <-time.After(10 * time.Second):
+	case <-ctx.Done():
+	}
+	return skep.NamespaceInfo{}, &skep.Error{Op: "dial", Kind: skep.Unavailable}
+}
+
+// Who has a namespace in place of a node that lost it is asked of all others at once: those that hang keep nobody
+// waiting for the one that has it, and where none does they cost the time of one.
+func TestNodesThatHangAreAskedBesideOthers(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		const n = 6
+		r := cluster(t, n, 1)
+		v := r.now.Load()
+		sp, err := r.spaces.get("test", r.ns.ID)
+		require.NoError(t, err)
+		for _, x := range r.nodes[1 : n-1] {
+			x.Store = hung{x.Store}
+		}
+		elsewhere := func() (time.Duration, error) {
+			began := time.Now()
+			err := many{r.Store, v}.elsewhere(t.Context(), "test", v.nodes[0], sp)
+			return time.Since(began), err
+		}
+		took, err := elsewhere()
+		require.NoError(t, err)
+		require.Zero(t, took)
+		require.NoError(t, r.nodes[n-1].Store.DeleteNamespace(t.Context(), 1))
+		took, err = elsewhere()
+		require.ErrorIs(t, err, skep.Unavailable)
+		require.Equal(t, 10*time.Second, took)
+	})
 }

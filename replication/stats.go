@@ -2,7 +2,6 @@ package replication
 
 import (
 	"context"
-	"maps"
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/replication/checks"
@@ -41,12 +40,9 @@ func (s many) Stats(ctx context.Context) (skep.Stats, error) {
 			out.State = "node " + n.Name + ": " + checks.Reason(err).Error()
 		}
 	}
-	out.Lookups, out.LookupKeys, out.LookupHits = s.count.lookups.Load(), s.count.keys.Load(), s.count.hits.Load()
+	s.count.AddTo(&out)
 	out.Leases = s.leases.Len()
 	out.TwoPointers = s.plans.Stats()
 	s.hedges.Note(func(st *skep.HedgeStats) { out.Hedges = *st })
-	s.count.mu.Lock()
-	out.RestoreMisses = maps.Clone(s.count.misses)
-	s.count.mu.Unlock()
 	return out, nil
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/skepkv/skep/replication/calls"
 	"github.com/skepkv/skep/replication/checks"
 	"github.com/skepkv/skep/replication/clustermap"
+	"github.com/skepkv/skep/replication/copies"
 	"github.com/skepkv/skep/replication/errand"
 	"github.com/skepkv/skep/replication/known"
 	"github.com/skepkv/skep/replication/merge"
@@ -68,7 +69,7 @@ type Store struct {
 	leases     promises.Book[*lease]
 	merge      *merge.Merger[source]
 	plans      *sched.Scheduler
-	count      counters
+	count      copies.Counters
 	hedges     *pace.Hedges
 	oneAtATime bool
 
@@ -115,13 +116,6 @@ type node struct {
 	gone    atomic.Bool   // no map has it any more
 	owed    owed.Total    // to sessions of this Store
 	asked   owed.Total    // by its lookups under way
-}
-
-// counters are what this Store did itself: a node counts what came to it.
-type counters struct {
-	lookups, keys, hits atomic.Int64
-	mu                  sync.Mutex
-	misses              map[string]int64
 }
 
 // New makes a Store of the Stores of a cluster's nodes. It asks none of them anything.
@@ -177,7 +171,6 @@ func made(log *slog.Logger, events int) *Store {
 	s.spaces.init(s)
 	s.hedges = pace.NewHedges(2 * workBytes)
 	s.known = known.New()
-	s.count.misses = map[string]int64{}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	s.merge = s.newMerger(events)
 	s.plans = sched.New(sched.Options{Start: s.start, Done: s.ctx.Done()})

@@ -18,6 +18,7 @@ import (
 	"github.com/skepkv/skep/wire/frames"
 	"github.com/skepkv/skep/wire/link"
 	"github.com/skepkv/skep/wire/near"
+	"github.com/skepkv/skep/wire/recall"
 	"github.com/skepkv/skep/wire/reuse"
 )
 
@@ -408,6 +409,7 @@ func (x *clientConn) post(ctx context.Context, h frames.Header, m frames.Message
 	if x.hi.Features&frames.FeatureUncounted != 0 {
 		h.Flags |= countingOf(ctx, h.Type)
 	}
+	h.Flags |= recall.Flags(ctx, h.Type, x.hi.Features)
 	buf := frameBuffers.Get().(*[]byte)
 	defer frameBuffers.Put(buf)
 	b, err := frames.AppendFrame((*buf)[:0], h, m)

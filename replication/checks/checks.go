@@ -68,3 +68,11 @@ func Ended(ctx context.Context, op string) error {
 	}
 	return nil
 }
+
+// OutOfTime is the error of a call of ctx's caller that had a time of its own: the node that took longer is away.
+func OutOfTime(ctx context.Context, op string, err error) error {
+	if ctx.Err() == nil && skep.KindOf(err) == skep.Deadline {
+		return &skep.Error{Op: op, Kind: skep.Unavailable, Err: err}
+	}
+	return err
+}

@@ -88,3 +88,13 @@ func Elsewhere(err error) bool {
 	}
 	return true
 }
+
+// KeysOf is those of keys that go to a node, or those that do not, where at says where each goes.
+func KeysOf[N comparable](keys []skep.Key, at []N, n N, its bool) (out []skep.Key) {
+	for i, k := range keys {
+		if (at[i] == n) == its {
+			out = append(out, k)
+		}
+	}
+	return out
+}

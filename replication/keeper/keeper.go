@@ -13,12 +13,17 @@ import (
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/replication/checks"
 	"github.com/skepkv/skep/replication/runs"
+	"github.com/skepkv/skep/wire/recall"
 )
 
 // Keeper is a node's own Store while Repair sends copies of its blocks to other nodes. A deletion goes to all nodes
 // at once, and one of them may have carried it out before a copy comes from another one, which has yet to hear of it.
 // So what is deleted here is deleted again at the nodes that got it lately, before the call returns. Everything else
 // is the Store's.
+//
+// A deletion that finds what it is of being recalled for another one waits for that, and recalls what is left then: it
+// would else be acknowledged while a node has its copy yet. A recall itself waits for no other (package wire/recall):
+// of two nodes that have sent each other a block, each would wait for the other one.
 //
 // What is deleted past it, by who has the Store that it wraps, may come back by a copy.
 type Keeper struct {
@@ -30,6 +35,15 @@ type Keeper struct {
 	order   []sentAt // of sent, the oldest first
 	spaces  map[skep.NamespaceID][]given
 	evicted map[uint64]int64 // by node, as it said last
+
+	recalls map[sentKey]recalls // under way; of a namespace by the key 0
+	over    chan struct{}       // closed when one of them has ended, and made anew
+}
+
+// recalls is how many there are of one block.
+type recalls struct {
+	n  int
+	of *skep.NamespaceInfo
 }
 
 // How long a deletion may take from one node to another, and of how many copies is remembered where they went.
@@ -78,7 +92,8 @@ type given struct{ sending }
 // New wraps a node's own Store, which it closes.
 func New(st skep.Store) *Keeper {
 	return &Keeper{Store: st, flights: map[*Flight]struct{}{}, sent: map[sentKey][]sending{},
-		spaces: map[skep.NamespaceID][]given{}, evicted: map[uint64]int64{}}
+		spaces: map[skep.NamespaceID][]given{}, evicted: map[uint64]int64{}, recalls: map[sentKey]recalls{},
+		over: make(chan struct{})}
 }
 
 // Unwrap gives the Store.
@@ -258,7 +273,7 @@ func (k *Keeper) Idle() bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.forget()
-	return len(k.flights) == 0 && len(k.sent) == 0
+	return len(k.flights) == 0 && len(k.sent) == 0 && len(k.recalls) == 0
 }
 
 // Purge implements skep.Deleter, as Delete does.
@@ -271,12 +286,10 @@ func (k *Keeper) Purge(ctx context.Context, p skep.Purge) error {
 		return err
 	}
 	return k.recall(ctx, op, func(take func(sentKey)) {
-		for at, list := range k.sent {
-			if sp := list[0].to.Space(); p.Namespace != 0 && at.space == p.Namespace || p.Tenant != "" && sp.Tenant == p.Tenant ||
-				p.Model != "" && sp.Model == p.Model {
-				take(at)
-			}
-		}
+		k.noted(take, func(at sentKey, sp *skep.NamespaceInfo) bool {
+			return p.Namespace != 0 && at.space == p.Namespace || p.Tenant != "" && sp.Tenant == p.Tenant ||
+				p.Model != "" && sp.Model == p.Model
+		})
 	})
 }
 
@@ -292,32 +305,103 @@ func (k *Keeper) DeleteNamespace(ctx context.Context, id skep.NamespaceID) error
 	if err := k.landed(ctx, op, func(f *Flight) bool { return f.space == id }); err != nil {
 		return err
 	}
-	k.mu.Lock()
-	list := k.spaces[id]
-	delete(k.spaces, id)
-	k.mu.Unlock()
-	var lost error
-	for _, g := range list {
-		if err := g.to.DeleteNamespace(ctx); err != nil && lost == nil {
-			lost = g.to.Missing(op, err)
-		}
-	}
-	if lost != nil { // this node has the namespace no more: who deletes again finds it at that node
-		return lost
+	if err := k.alone(ctx, op, func() (error, <-chan struct{}) { return k.takeBack(ctx, op, id) }); err != nil {
+		return err
 	}
 	return cmp.Or(k.recall(ctx, op, func(take func(sentKey)) {
-		for at := range k.sent {
-			if at.space == id {
-				take(at)
-			}
-		}
+		k.noted(take, func(at sentKey, _ *skep.NamespaceInfo) bool { return at.space == id })
 	}), own)
 }
 
-// recall deletes at other nodes what went there lately: of what each takes. Where it does not get there, the deletion
-// is to be made again, and what it was of is remembered for another minute. It is to be made again while copies may be
-// on their way yet, too: for a minute from when they were sent, however often it is made.
+// takeBack deletes a namespace at the nodes that were given it lately. beside is as of recallOnce.
+func (k *Keeper) takeBack(ctx context.Context, op string, id skep.NamespaceID) (lost error, beside <-chan struct{}) {
+	at := sentKey{space: id}
+	k.mu.Lock()
+	list := k.spaces[id]
+	delete(k.spaces, id)
+	if k.recalls[at].n > 0 {
+		beside = k.over
+	}
+	if len(list) == 0 {
+		k.mu.Unlock()
+		return nil, beside
+	}
+	k.recalling(at, nil, 1)
+	k.mu.Unlock()
+	var left []given // this node has the namespace no more: they are told when it is deleted again
+	for _, g := range list {
+		if err := g.to.DeleteNamespace(recall.Mark(ctx)); err != nil {
+			lost = g.to.Missing(op, err)
+			left = append(left, g)
+		}
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for i := range left {
+		left[i].at = skep.Steady()
+	}
+	k.gave(id, append(k.spaces[id], left...))
+	k.recalling(at, nil, -1)
+	k.recalled()
+	return lost, beside
+}
+
+// noted has take be called of what which says, of all that went anywhere lately. mu is held.
+func (k *Keeper) noted(take func(sentKey), which func(at sentKey, sp *skep.NamespaceInfo) bool) {
+	for at, r := range k.recalls {
+		if r.of != nil && which(at, r.of) {
+			take(at)
+		}
+	}
+	for at, list := range k.sent {
+		if which(at, list[0].to.Space()) {
+			take(at)
+		}
+	}
+}
+
+// recalling notes that a recall of a block begins, 1, or has ended, -1. mu is held.
+func (k *Keeper) recalling(at sentKey, of *skep.NamespaceInfo, by int) {
+	if r := (recalls{k.recalls[at].n + by, of}); r.n > 0 {
+		k.recalls[at] = r
+	} else {
+		delete(k.recalls, at)
+	}
+}
+
+// recalled tells who waits that some have ended. mu is held.
+func (k *Keeper) recalled() {
+	close(k.over)
+	k.over = make(chan struct{})
+}
+
+// alone calls f until nobody else was at what it is of. A recall does not wait for others.
+func (k *Keeper) alone(ctx context.Context, op string, f func() (lost error, beside <-chan struct{})) error {
+	for {
+		lost, beside := f()
+		if lost != nil || beside == nil || recall.Is(ctx) {
+			return lost
+		}
+		select {
+		case <-beside:
+		case <-ctx.Done():
+			return checks.Ended(ctx, op)
+		}
+	}
+}
+
+// recall is recallOnce, until nobody else recalls what each takes.
 func (k *Keeper) recall(ctx context.Context, op string, each func(take func(sentKey))) error {
+	return k.alone(ctx, op, func() (error, <-chan struct{}) { return k.recallOnce(ctx, op, each) })
+}
+
+// recallOnce deletes at other nodes what went there lately: of what each takes. Where it does not get there, the
+// deletion is to be made again, and what it was of is remembered for another minute. It is to be made again while copies
+// may be on their way yet, too: for a minute from when they were sent, however often it is made. beside is closed when
+// a recall has ended, where another one was under way of some of it; else it is nil.
+func (k *Keeper) recallOnce(
+	ctx context.Context, op string, each func(take func(sentKey)),
+) (lost error, beside <-chan struct{}) {
 	type sent struct {
 		at sentKey
 		sending
@@ -325,6 +409,9 @@ func (k *Keeper) recall(ctx context.Context, op string, each func(take func(sent
 	of := map[Target][]sent{}
 	k.mu.Lock()
 	each(func(at sentKey) {
+		if k.recalls[at].n > 0 {
+			beside = k.over
+		}
 		var under []sending // whoever deletes what they were read from waits for them, and takes them then
 		for _, s := range k.sent[at] {
 			if !s.flight.ended() {
@@ -335,10 +422,14 @@ func (k *Keeper) recall(ctx context.Context, op string, each func(take func(sent
 		}
 		k.keep(at, under) // made from here on, a deletion that this one causes finds no more
 	})
+	for to, list := range of {
+		for _, s := range list {
+			k.recalling(s.at, to.Space(), 1)
+		}
+	}
 	k.mu.Unlock()
 	var wait sync.WaitGroup
-	var mu sync.Mutex // guards what follows
-	var lost error
+	var mu sync.Mutex // guards lost and what follows
 	var missed, doubt []sent
 	for p, list := range of {
 		wait.Go(func() {
@@ -346,7 +437,7 @@ func (k *Keeper) recall(ctx context.Context, op string, each func(take func(sent
 			for i := range list {
 				keys[i] = list[i].at.key
 			}
-			err := p.Delete(ctx, op, keys)
+			err := p.Delete(recall.Mark(ctx), op, keys)
 			mu.Lock()
 			defer mu.Unlock()
 			if err != nil {
@@ -382,5 +473,13 @@ func (k *Keeper) recall(ctx context.Context, op string, each func(take func(sent
 			k.keep(s.at, append(k.sent[s.at], s.sending))
 		}
 	}
-	return lost
+	for to, list := range of {
+		for _, s := range list {
+			k.recalling(s.at, to.Space(), -1)
+		}
+	}
+	if len(of) > 0 {
+		k.recalled()
+	}
+	return lost, beside
 }

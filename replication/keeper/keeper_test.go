@@ -11,6 +11,7 @@ import (
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/store/memstore"
 	"github.com/skepkv/skep/store/storetest"
+	"github.com/skepkv/skep/wire/recall"
 )
 
 // there is a namespace at another node, which counts what is deleted in it.
@@ -241,6 +242,92 @@ func TestADeletionAgainWaitsForWhatIsUnderWay(t *testing.T) {
 		require.Equal(t, 1, to.all)
 		require.NoError(t, k.Close())
 	})
+}
+
+// held is a there that deletes when it is told what comes of it.
+type held struct {
+	there
+	answers chan error
+}
+
+func (h *held) Delete(ctx context.Context, op string, keys []skep.Key) error {
+	_ = h.there.Delete(ctx, op, keys)
+	return <-h.answers
+}
+
+func (h *held) DeleteNamespace(ctx context.Context) error {
+	_ = h.there.DeleteNamespace(ctx)
+	return <-h.answers
+}
+
+// Of two deletions the second is not acknowledged before what the first one found has been recalled: where the first
+// one fails in that, the second one recalls it. A recall of another node waits for neither.
+func TestADeletionWaitsForARecall(t *testing.T) {
+	t.Parallel()
+	for name, remove := range map[string]func(ctx context.Context, k *Keeper, ns skep.NamespaceID) error{
+		"delete": func(ctx context.Context, k *Keeper, ns skep.NamespaceID) error {
+			_, err := k.Delete(ctx, skep.Scope{Namespace: ns}, []skep.Key{block[0].Key})
+			return err
+		},
+		"purge": func(ctx context.Context, k *Keeper, ns skep.NamespaceID) error {
+			return k.Purge(ctx, skep.Purge{Namespace: ns})
+		},
+		"purge of a tenant": func(ctx context.Context, k *Keeper, _ skep.NamespaceID) error {
+			return k.Purge(ctx, skep.Purge{Tenant: "t"})
+		},
+		"delete namespace": func(ctx context.Context, k *Keeper, ns skep.NamespaceID) error {
+			if err := k.DeleteNamespace(ctx, ns); skep.KindOf(err) != skep.NotFound {
+				return err
+			}
+			return nil
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				k := New(memstore.New(memstore.Options{}))
+				ns, err := k.OpenNamespace(t.Context(), skep.NamespaceSpec{Tenant: "t", Name: "n",
+					Shape: skep.Shape{Kind: skep.Opaque, BlockTokens: 4}, Chained: true})
+				require.NoError(t, err)
+				to := &held{there: there{NamespaceInfo: ns}, answers: make(chan error)}
+				blocks := block
+				if name == "delete namespace" {
+					blocks = nil
+				}
+				f, err := k.Depart(t.Context(), ns.ID, blocks)
+				require.NoError(t, err)
+				if f.Sends(to); blocks == nil {
+					f.Opened(to)
+				}
+				f.End()
+				first, second := make(chan error, 1), make(chan error, 1)
+				go func() { first <- remove(t.Context(), k, ns.ID) }()
+				synctest.Wait()
+				require.Equal(t, 1, to.keys+to.all)
+				go func() { second <- remove(t.Context(), k, ns.ID) }()
+				synctest.Wait()
+				require.Empty(t, second)
+				require.NoError(t, remove(recall.Mark(t.Context()), k, ns.ID))
+				ctx, leave := context.WithCancel(t.Context())
+				left := make(chan error, 1)
+				go func() { left <- remove(ctx, k, ns.ID) }()
+				synctest.Wait()
+				require.Empty(t, left)
+				leave()
+				require.ErrorIs(t, <-left, skep.Deadline)
+
+				to.answers <- &skep.Error{Kind: skep.Closed}
+				synctest.Wait()
+				require.ErrorIs(t, <-first, skep.Closed)
+				require.Empty(t, second)
+				require.Equal(t, 2, to.keys+to.all)
+				to.answers <- nil
+				require.NoError(t, <-second)
+				require.True(t, k.Idle())
+				require.NoError(t, k.Close())
+			})
+		})
+	}
 }
 
 func TestAKeeperHidesNothing(t *testing.T) {

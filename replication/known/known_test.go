@@ -1,7 +1,10 @@
 package known
 
 import (
+	"context"
+	"math"
 	"testing"
+	"testing/synctest"
 
 	"github.com/stretchr/testify/require"
 
@@ -68,4 +71,50 @@ func TestWhatIsUsedStaysKnown(t *testing.T) {
 	}
 	_, ok := m.Get(sc, all[1])
 	require.False(t, ok, "what nobody asks for does not")
+}
+
+// Who goes on with a block that is being put waits until it has been, and no longer than its context; two that go on
+// with each other's blocks do not wait for each other.
+func TestWhoGoesOnWithABlockUnderWay(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		m, sc, k := New(), skep.Scope{Namespace: 1}, keys(3)
+		blocks := func(keys ...skep.Key) (out []skep.Block) {
+			for _, k := range keys {
+				out = append(out, skep.Block{Key: k})
+			}
+			return out
+		}
+		awaits := func(ctx context.Context, k skep.Key, before uint64) chan struct{} {
+			done := make(chan struct{})
+			go func() {
+				defer close(done)
+				m.Await(ctx, sc, k, before)
+			}()
+			synctest.Wait()
+			return done
+		}
+		first, end := m.Begin(sc, blocks(k[0], k[1]))
+		second, endSecond := m.Begin(sc, blocks(k[1], k[2]))
+		<-awaits(t.Context(), k[2], first)
+		<-awaits(t.Context(), k[0], first)
+		ctx, cancel := context.WithCancel(t.Context())
+		given := awaits(ctx, k[1], second)
+		waits := awaits(t.Context(), k[1], second)
+		last := awaits(t.Context(), k[2], math.MaxUint64)
+		for _, w := range []chan struct{}{given, waits, last} {
+			select {
+			case <-w:
+				t.Error("it does not wait")
+			default:
+			}
+		}
+		cancel()
+		<-given
+		end()
+		<-waits
+		endSecond()
+		<-last
+		require.Empty(t, m.puts)
+	})
 }

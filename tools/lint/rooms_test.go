@@ -137,7 +137,7 @@ var parts = map[string][]string{
 	"store/storetest":          {"store/memstore"},
 	"store/unjudged":           {"store/internal/health"},
 
-	"replication": {"replication/clustermap", "replication/placement", "replication/known",
+	"replication": {"replication/answers", "replication/clustermap", "replication/placement", "replication/known",
 		"replication/calls", "replication/checks", "replication/copies", "replication/errand", "replication/flow",
 		"replication/keeper", "replication/lent", "replication/lives", "replication/merge", "replication/owed",
 		"replication/pace", "replication/promises", "replication/runs", "replication/sched", "replication/seeds",
@@ -145,6 +145,7 @@ var parts = map[string][]string{
 	"replication/fence":      {"replication/calls", "replication/clustermap"},
 	"replication/flow":       {"replication/runs"},
 	"replication/sealed":     {"replication/clustermap"},
+	"replication/answers":    {"replication/promises"},
 	"replication/bucket":     {"replication/runs"},
 	"replication/bucket/s3":  {"replication/bucket"},
 	"replication/keeper":     {"replication/checks", "replication/runs"},

@@ -104,6 +104,7 @@ const (
 	FlagLast      = 1 // the last Chunks frame of a session
 	FlagUncounted = 2 // a Lookup or LookupRuns that Stats do not count; with FeatureUncounted only, as the next
 	FlagContinued = 4 // one that Reuse alone sees
+	FlagRecall    = 8 // a Delete or DeleteNamespace of what a node sent to another one; with FeatureRecall only
 )
 
 // Header begins every frame.

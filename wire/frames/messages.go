@@ -34,9 +34,11 @@ const (
 	FeatureUncounted uint32 = 512
 	// FeatureCluster: the server is a node of a cluster, and its Welcome says of which, and the node's id.
 	FeatureCluster uint32 = 1024
+	// FeatureRecall: both know FlagRecall.
+	FeatureRecall uint32 = 2048
 
 	Features = FeatureXXH3 | FeatureCompute | FeatureEither | FeatureTold | FeatureRuns | FeatureEpoch | FeatureMemory | FeatureNode |
-		FeatureEach | FeatureUncounted | FeatureCluster
+		FeatureEach | FeatureUncounted | FeatureCluster | FeatureRecall
 )
 
 // MaxHello is the largest body read before a client has authenticated.

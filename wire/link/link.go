@@ -2,6 +2,7 @@ package link
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"hash/crc32"
 	"io"
@@ -44,6 +45,7 @@ type Link struct {
 	queue int64          // what was not taken yet when Progress was asked last
 	now   *writeNow      // the writer's; nil: not this way
 	under *near.Gatherer // of TLS; else nil
+	tls   bool           // no write may be cut off and be followed by another one
 	stall time.Duration  // how long the other side may take nothing
 	rate  int            // bytes a second it must at least send of what a header announced, and take of what it is sent
 }
@@ -51,6 +53,7 @@ type Link struct {
 // New is the end that c is of. The other side may take nothing for stall, and must else make rate bytes a second.
 func New(c net.Conn, stall time.Duration, rate int) *Link {
 	l := &Link{Conn: c, Write: make(chan struct{}, 1), stall: stall, left: stall, rate: rate, now: newWriteNow(c), under: near.GathererOf(c)}
+	_, l.tls = c.(*tls.Conn)
 	l.Write <- struct{}{}
 	return l
 }
@@ -287,6 +290,9 @@ func (l *Link) Send(ctx context.Context, frame []byte, payload net.Buffers) erro
 		return &Unsent{Ended("send", ctx)}
 	}
 	defer func() { l.Write <- struct{}{} }()
+	if ctx.Err() != nil {
+		return &Unsent{Ended("send", ctx)}
+	}
 	whole := total-len(frame) <= small
 	if whole {
 		for _, p := range payload {
@@ -294,7 +300,7 @@ func (l *Link) Send(ctx context.Context, frame []byte, payload net.Buffers) erro
 		}
 	}
 	begun := 0
-	if whole && total <= atOnce && ctx.Err() == nil {
+	if whole && total <= atOnce {
 		if begun = l.now.write(frame); begun == total {
 			l.Sent.Add(int64(total))
 			return nil // what never waits needs no deadline, and nobody who cuts it off
@@ -302,7 +308,7 @@ func (l *Link) Send(ctx context.Context, frame []byte, payload net.Buffers) erro
 		frame = frame[begun:]
 	}
 	l.Conn.SetWriteDeadline(due)
-	defer l.cutOff(ctx)()
+	defer l.cutOff(ctx, due)()
 	var err error
 	var n int64
 	if whole {
@@ -320,7 +326,7 @@ func (l *Link) Send(ctx context.Context, frame []byte, payload net.Buffers) erro
 		l.Sent.Add(int64(total))
 		return nil
 	}
-	if n == 0 && begun == 0 && ctx.Err() != nil {
+	if n == 0 && begun == 0 && ctx.Err() != nil && !l.tls {
 		return &Unsent{Ended("send", ctx)}
 	}
 	l.Conn.Close()
@@ -330,15 +336,25 @@ func (l *Link) Send(ctx context.Context, frame []byte, payload net.Buffers) erro
 	return Gone("send", err)
 }
 
-// cutOff has a write that hangs be cut off, and the connection with it, when a context ends: the caller's memory is its own
-// again then. It is over when it says so, before others write: the deadline is theirs then.
-func (l *Link) cutOff(ctx context.Context) (over func()) {
+// grace is how much longer than its context a write under TLS may take. One that is cut off is the connection's last,
+// also where nothing was written of it: a context that ends as a write begins would end what other calls have under way.
+const grace = 100 * time.Millisecond
+
+// cutOff has a write that hangs be cut off, and the connection with it, when a context ends, before it is due: the
+// caller's memory is its own again then. It is over when it says so, before others write: the deadline is theirs then.
+func (l *Link) cutOff(ctx context.Context, due time.Time) (over func()) {
 	if ctx.Done() == nil {
 		return func() {}
 	}
 	cut := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {
-		l.Conn.SetWriteDeadline(time.Unix(1, 0))
+		at := time.Unix(1, 0)
+		if l.tls {
+			if at = time.Now().Add(grace); at.After(due) {
+				at = due
+			}
+		}
+		l.Conn.SetWriteDeadline(at)
 		close(cut)
 	})
 	return func() {
@@ -357,8 +373,9 @@ func (l *Link) SendFiles(ctx context.Context, frame []byte, fds []int) error {
 		return Ended("send", ctx)
 	}
 	defer func() { l.Write <- struct{}{} }()
-	l.Conn.SetWriteDeadline(time.Now().Add(l.patience(int64(len(frame)))))
-	defer l.cutOff(ctx)()
+	due := time.Now().Add(l.patience(int64(len(frame))))
+	l.Conn.SetWriteDeadline(due)
+	defer l.cutOff(ctx, due)()
 	err := SendFiles(l.Conn, frame, fds...)
 	if err != nil && ctx.Err() != nil {
 		l.Conn.Close() // some of it may have been sent

@@ -16,6 +16,7 @@ import (
 	"github.com/skepkv/skep/wire/epoch"
 	"github.com/skepkv/skep/wire/frames"
 	"github.com/skepkv/skep/wire/link"
+	"github.com/skepkv/skep/wire/recall"
 )
 
 // serverConn is one client's connection.
@@ -310,6 +311,7 @@ func (x *serverConn) frame() error {
 	if x.features&frames.FeatureUncounted != 0 {
 		r.ctx = counting(r.ctx, h.Flags)
 	}
+	r.ctx = recall.Came(r.ctx, x.features, h.Flags)
 	// Once for the body, once for what the Store and the answer make of its keys; lists are
 	// charged as they are made (spend). What is very short is free: it is most often about
 	// giving something back, which must not need memory.
