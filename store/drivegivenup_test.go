@@ -11,6 +11,7 @@ import (
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/layout"
+	"github.com/skepkv/skep/store/catalog"
 	"github.com/skepkv/skep/store/internal/health"
 	"github.com/skepkv/skep/store/internal/segio"
 	"github.com/skepkv/skep/store/internal/space"
@@ -108,6 +109,11 @@ func TestADriveThatWasGivenUpStaysAway(t *testing.T) {
 			}
 			require.Empty(t, unsound(s))
 			require.Equal(t, c.given, s.members.GivenUp())
+			rows, err := s.catalog.Groups(ctx)
+			require.NoError(t, err)
+			require.False(t, slices.ContainsFunc(rows, func(g catalog.GroupState) bool {
+				return g.State == catalog.GroupFree
+			}), "groups that are gone are told to the drives that are there, and forgotten")
 			requireOutcome(t, skep.Committed, putRun(t, s, twice, chainKeys(5, 6), 9000))
 			require.NoError(t, s.Close())
 		})
