@@ -54,7 +54,8 @@ func TestADriveThatWasGivenUpStaysAway(t *testing.T) {
 			o.DeviceCount, o.CapacityBytes, o.CacheBytes, o.Logger, o.taskEvery = 4, 16<<20, -1, testLog(t), hangs
 			s, err := Open(ctx, o)
 			require.NoError(t, err)
-			once, twice := openSpace(t, s, "once", skep.Cache, 1, false), openSpace(t, s, "twice", skep.Durable, 2, false)
+			once := openSpace(t, s, "once", skep.Cache, 1, false)
+			twice := openSpace(t, s, "twice", skep.Durable, 2, false)
 			deleted, over, gone, kept := chainKeys(1, 6), chainKeys(2, 6), chainKeys(3, 6), chainKeys(4, 6)
 			for _, d := range s.members.All()[1:] {
 				s.space.Exclude(d, health.Fenced, segio.ErrNoDrive)

@@ -181,8 +181,8 @@ func TestWhatIsInMemoryIsOfAPlace(t *testing.T) {
 				s.cache.Remove(memory.IDOf(fp, skep.PartKV))
 				b, err := s.arena.TryAlloc(size, memory.BudgetIO)
 				require.NoError(t, err)
-				_, err = s.cache.Put(memory.Item{ID: memory.IDOf(fp, skep.PartKV), Bufs: []*memory.Buffer{b}, Length: size,
-					Where: 1})
+				_, err = s.cache.Put(memory.Item{ID: memory.IDOf(fp, skep.PartKV), Bufs: []*memory.Buffer{b},
+					Length: size, Where: 1})
 				require.NoError(t, err)
 			}
 			asked := &restore.Asked{ChainPlan: plan, NS: ns, Tag: tag}

@@ -17,7 +17,7 @@ type Rebuild struct {
 	Unnamed    int64   `json:"unnamed"`            // records of namespaces of which the devices say nothing
 	Verified   int64   `json:"verified"`           // whose payload was read: written after the last flush (blocks)
 	Lost       int64   `json:"lost"`               // of these, not whole (blocks)
-	Missing    int     `json:"missing"`            // devices it went on without: none where all that are were given up before
+	Missing    int     `json:"missing"`            // devices it went on without
 	Unreadable int64   `json:"unreadable"`         // lost with them, as far as the others know of them (blocks)
 	Durable    int64   `json:"unreadable_durable"` // of these, in namespaces of class Durable (blocks)
 	LogBytes   int64   `json:"log_bytes"`          // of headers and logs (bytes)

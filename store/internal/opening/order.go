@@ -62,7 +62,7 @@ func (p *Opening) Drives(ctx context.Context) error {
 		return &skep.Error{Op: op, Kind: skep.Missing, Field: "devices", Value: 0, Limit: "at least one that can be read",
 			Err: errors.Join(strange...)}
 	}
-	var newest segment.Superblock // it knows how many there are since devices were added, removed or given up, and the cap
+	var newest segment.Superblock // knows how many there are since some were added, removed or given up, and the cap
 	for _, d := range p.Members.Opened {
 		switch sb := said[d]; {
 		case sb.Sequence > newest.Sequence:
@@ -89,7 +89,8 @@ func (p *Opening) leaveGivenUp(said map[*space.Drive]segment.Superblock) (strang
 		if !gone[d.Index] {
 			return false
 		}
-		p.Log.Warn("an earlier rebuild went on without this device: it is left alone", "path", d.Path, "device", d.Index)
+		p.Log.Warn("an earlier rebuild went on without this device: it is left alone", "path", d.Path, "device",
+			d.Index)
 		strange = append(strange, &skep.Error{Op: "rebuild", Kind: skep.Foreign, Field: d.Path,
 			Value: "device " + strconv.Itoa(int(d.Index)) + ", which an earlier rebuild went on without",
 			Limit: "one that the store has", Err: d.Dev.Close()})
