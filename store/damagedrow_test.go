@@ -2,6 +2,7 @@ package store
 
 import (
 	"bytes"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -133,6 +134,7 @@ func TestADamagedRowBesideAMissingDrive(t *testing.T) {
 	}
 	s, err = Open(testContext(t), o)
 	require.NoError(t, err)
+	require.Contains(t, strings.Join(s.logTail.Lines(), "\n"), "blocks_with_damaged_rows=1")
 	n, _ = requireRight(t, s, sc, keys, faultBlock)
 	require.Less(t, n, len(keys))
 	_, err = s.Delete(testContext(t), sc, keys)

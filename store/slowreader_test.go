@@ -10,6 +10,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/layout"
+	"github.com/skepkv/skep/store/internal/restore"
+	"github.com/skepkv/skep/store/memory"
 	"github.com/skepkv/skep/store/storetest"
 )
 
@@ -150,5 +153,44 @@ func TestLayersOfABlockAreOfOneVersion(t *testing.T) {
 	}
 	for i := range held {
 		held[i].Release()
+	}
+}
+
+// Memory may have the version that was there before for a moment longer than the index: nobody takes that for the one
+// that lies where the index says. What was read from there is that one.
+func TestWhatIsInMemoryIsOfAPlace(t *testing.T) {
+	t.Parallel()
+	const size = 8 << 10
+	for name, c := range map[string]struct{ chained, late, known bool }{
+		"that version":      {known: true},
+		"the one before":    {late: true},
+		"there is no other": {chained: true, late: true, known: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := openTest(t, small(t.TempDir()))
+			sc, keys := openSpace(t, s, "n", skep.Cache, 1, c.chained), chainKeys(1, 1)
+			requireOutcome(t, skep.Committed, putRun(t, s, sc, keys, size))
+			requireChain(t, s, sc, keys, size)
+			ns, tag, err := s.names.Resolve("test", sc)
+			require.NoError(t, err)
+			plan, err := layout.PlanChain(&skep.Chain{Scope: sc, Keys: keys}, ns.Info.Shape)
+			require.NoError(t, err)
+			fp := s.names.Fingerprint(ns.Instance, tag, keys[0])
+			if c.late {
+				s.cache.Remove(memory.IDOf(fp, skep.PartKV))
+				b, err := s.arena.TryAlloc(size, memory.BudgetIO)
+				require.NoError(t, err)
+				_, err = s.cache.Put(memory.Item{ID: memory.IDOf(fp, skep.PartKV), Bufs: []*memory.Buffer{b},
+					Length: size, Where: 1})
+				require.NoError(t, err)
+			}
+			asked := &restore.Asked{ChainPlan: plan, NS: ns, Tag: tag}
+			f := s.restores.Source.Locate([]restore.Ask{{Asked: asked, Blocks: []int{0}}})[0]
+			defer f.LetGo(s.restores.Source)
+			require.NoError(t, f.Err)
+			require.NotNil(t, f.Memory)
+			require.Equal(t, c.known, f.Where != 0)
+		})
 	}
 }

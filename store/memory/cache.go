@@ -59,6 +59,7 @@ type Item struct {
 	ID     ID
 	Bufs   []*Buffer // the value, in order; each belongs to this item alone
 	Length int64     // bytes of the value; what Bufs hold beyond is never shown
+	Where  uint64    // the location that the index had of it; 0: none
 	// Cost is the time it takes to bring the value back; 0 means CostModel.Cost.
 	Cost time.Duration
 	// Uses is the frequency to start from, if the index remembers one. Default 1.
@@ -106,6 +107,7 @@ type entry struct {
 	id      ID
 	version Version
 	length  int64
+	where   uint64
 	charged int64
 	bufs    []*Buffer // immutable until freed
 	views   [][]byte  // bufs cut to length, immutable
@@ -306,7 +308,7 @@ func (c *Cache) chargeLocked(bufs []*Buffer, old *entry) (err error) {
 
 func (c *Cache) newEntryLocked(item *Item, charged int64) *entry {
 	c.mu.version++
-	e := &entry{id: item.ID, version: c.mu.version, length: item.Length, charged: charged,
+	e := &entry{id: item.ID, version: c.mu.version, length: item.Length, where: item.Where, charged: charged,
 		bufs: slices.Clone(item.Bufs), views: make([][]byte, 0, len(item.Bufs)), dirty: item.Dirty}
 	rest := item.Length
 	for _, b := range e.bufs {

@@ -35,6 +35,9 @@ func (h *Handle) ID() ID { return h.entry.id }
 // Len returns the entry's length in bytes.
 func (h *Handle) Len() int64 { return h.entry.length }
 
+// Where returns the entry's Item.Where.
+func (h *Handle) Where() uint64 { return h.entry.where }
+
 // Deadline returns the time after which the memory may be taken back.
 func (h *Handle) Deadline() time.Time { return h.deadline }
 

@@ -23,7 +23,8 @@ var formatFields = map[string][]field{
 		{"magic", offMagic}, {"format", offFormat}, {"spare", sbSpare0}, {"sequence", sbSequence}, {"store id", sbStore}, {"device id", sbDevice},
 		{"hash secret", sbSecret}, {"device bytes", sbDeviceBytes}, {"segment bytes", sbSegmentBytes}, {"first segment", sbFirstSegment},
 		{"created", sbCreated}, {"device index", sbDeviceIndex}, {"device count", sbDeviceCount}, {"serial length", sbSerialSize}, {"made count", sbMadeCount},
-		{"serial", sbSerial}, {"capacity", sbCapacity}, {"spare", sbSpare2}, {"checksum", offChecksum}, {"", PageSize},
+		{"serial", sbSerial}, {"capacity", sbCapacity}, {"given up count", sbGivenUpCount},
+		{"given up", sbGivenUp}, {"spare", sbSpare2}, {"checksum", offChecksum}, {"", PageSize},
 	},
 	"Owner": {
 		{"magic", offMagic}, {"format", offFormat}, {"spare", sbSpare0}, {"store id", owStore}, {"device id", owDevice}, {"owner", owOwner},
@@ -65,6 +66,7 @@ var formatFields = map[string][]field{
 
 var limits = map[string]int{
 	"FormatVersion": FormatVersion, "PageSize": PageSize, "ReservedBytes": ReservedBytes, "MaxSerialSize": MaxSerialSize, "MaxGroupDevices": MaxGroupDevices,
+	"MaxGivenUp":      MaxGivenUp,
 	"MinSegmentPages": MinSegmentPages, "MaxSegmentPages": MaxSegmentPages, "SubsPerPage": SubsPerPage, "MaxInlineSize": MaxInlineSize,
 	"MaxGranules": MaxGranules, "MaxSealedGranules": MaxSealedGranules, "KeyIDSize": KeyIDSize, "NonceSize": NonceSize, "TagSize": TagSize,
 	"MaxRecordSize": MaxRecordSize, "MaxAppendPages": MaxAppendPages, "MaxNamespaceSize": MaxNamespaceSize, "BodySize": BodySize,

@@ -43,6 +43,8 @@ const (
 	MaxSerialSize = 128
 	// MaxDevices is the most devices of a store.
 	MaxDevices = 1 << 16
+	// MaxGivenUp is the most numbers of devices that a superblock says were given up.
+	MaxGivenUp = 1024
 	// MaxGroupDevices is the most devices of a stripe group.
 	MaxGroupDevices = 64
 	// MinSegmentPages and MaxSegmentPages bound a segment (16 KiB to 4 GiB).

@@ -31,7 +31,13 @@ func TestSuperblockRoundTrip(t *testing.T) {
 	assert.Equal(t, (1<<40-1<<20)/(64<<20), got.Segments())
 	assert.EqualValues(t, int64(ReservedBytes)+2*(64<<20), got.SegmentOffset(2))
 	assert.Equal(t, "hidden", got.HashSecret.String())
-	s.Capacity, s.MadeCount = 1<<45+1, 3
+	s.Capacity, s.MadeCount, s.GivenUp = 1<<45+1, 3, []uint16{0, 3, MaxDevices - 1}
+	got, err = DecodeSuperblock(superblockPage(t, s))
+	require.NoError(t, err)
+	assert.Equal(t, s, got)
+	for s.GivenUp = nil; len(s.GivenUp) < MaxGivenUp; {
+		s.GivenUp = append(s.GivenUp, uint16(len(s.GivenUp)))
+	}
 	got, err = DecodeSuperblock(superblockPage(t, s))
 	require.NoError(t, err)
 	assert.Equal(t, s, got)
@@ -93,6 +99,18 @@ func TestPageVerdicts(t *testing.T) {
 	}
 	_, err := DecodeSuperblock(make([]byte, 100))
 	assert.ErrorIs(t, err, skep.Invalid)
+	for text, edit := range map[string]func(page []byte){
+		"devices given up is 1025":               func(p []byte) { le.PutUint16(p[sbGivenUpCount:], MaxGivenUp+1) },
+		"device given up is 0, must be above 0,": func(p []byte) { le.PutUint16(p[sbGivenUpCount:], 2) },
+		"spare bytes":                            func(p []byte) { le.PutUint16(p[sbGivenUp:], 2) },
+	} {
+		page := superblockPage(t, sampleSuperblock())
+		edit(page)
+		sealPage(page, 0)
+		_, err = DecodeSuperblock(page)
+		assert.Equal(t, skep.Damaged, skep.KindOf(err), text)
+		assert.ErrorContains(t, err, text)
+	}
 	slot := headerPage(t, sampleHeader())
 	slot[shDevices+slotSize+slotSpare] = 1
 	sealPage(slot, 0)
@@ -119,6 +137,9 @@ func TestSuperblockLimits(t *testing.T) {
 		{"device bytes is 1048576", func(s *Superblock) { s.DeviceBytes = 1 << 20 }},
 		{"capacity is -1", func(s *Superblock) { s.Capacity = -1 }},
 		{"devices it was made with is 65", func(s *Superblock) { s.MadeCount = MaxDevices }},
+		{"devices given up is 1025", func(s *Superblock) { s.GivenUp = make([]uint16, MaxGivenUp+1) }},
+		{"device given up is 4, must be above 4", func(s *Superblock) { s.GivenUp = []uint16{4, 4} }},
+		{"device given up is 3, must be above 4", func(s *Superblock) { s.GivenUp = []uint16{1, 4, 3} }},
 		{"device bytes is -1", func(s *Superblock) { s.DeviceBytes = -1 }},
 		{"year of creation is 1", func(s *Superblock) {
 			*s = Superblock{Sequence: 1, DeviceCount: 1, SegmentBytes: 1 << 20, FirstSegment: 1 << 20, DeviceBytes: 1 << 30}

@@ -11,22 +11,24 @@ import (
 // Superblock, one page, twice on a device. Part of the format and should not be
 // changed; drawn in docs/reference/format.md.
 const (
-	sbSpare0       = 12  // 4 bytes, zero
-	sbSequence     = 16  // uint64
-	sbStore        = 24  // 16 bytes
-	sbDevice       = 40  // 16 bytes
-	sbSecret       = 56  // 16 bytes
-	sbDeviceBytes  = 72  // uint64
-	sbSegmentBytes = 80  // uint64
-	sbFirstSegment = 88  // uint64
-	sbCreated      = 96  // int64, Unix nanoseconds
-	sbDeviceIndex  = 104 // uint16
-	sbDeviceCount  = 106 // uint16
-	sbSerialSize   = 108 // uint16
-	sbMadeCount    = 110 // uint16
-	sbSerial       = 112 // 128 bytes, zero after the serial
-	sbCapacity     = 240 // uint64
-	sbSpare2       = 248 // zero up to the checksum
+	sbSpare0       = 12                       // 4 bytes, zero
+	sbSequence     = 16                       // uint64
+	sbStore        = 24                       // 16 bytes
+	sbDevice       = 40                       // 16 bytes
+	sbSecret       = 56                       // 16 bytes
+	sbDeviceBytes  = 72                       // uint64
+	sbSegmentBytes = 80                       // uint64
+	sbFirstSegment = 88                       // uint64
+	sbCreated      = 96                       // int64, Unix nanoseconds
+	sbDeviceIndex  = 104                      // uint16
+	sbDeviceCount  = 106                      // uint16
+	sbSerialSize   = 108                      // uint16
+	sbMadeCount    = 110                      // uint16
+	sbSerial       = 112                      // 128 bytes, zero after the serial
+	sbCapacity     = 240                      // uint64
+	sbGivenUpCount = 248                      // uint16
+	sbGivenUp      = 250                      // uint16 each, zero after the last
+	sbSpare2       = sbGivenUp + 2*MaxGivenUp // zero up to the checksum
 )
 
 // Superblock says whose device this is and how it is cut. Sizes are bytes.
@@ -44,6 +46,7 @@ type Superblock struct {
 	HashSecret   Secret
 	Capacity     int64     // that all devices together may have; 0: no cap, or not known
 	Created      time.Time // of the device in this store; kept to the nanosecond, as UTC
+	GivenUp      []uint16  // numbers, ascending, of devices that a rebuild went on without: they cannot come back
 }
 
 // Validate returns an Invalid error naming the first field outside its limits.
@@ -81,6 +84,14 @@ func (s *Superblock) validate(kind skep.Kind) error {
 	if s.Capacity < 0 {
 		return fail(kind, op, "capacity", s.Capacity, "0 or more")
 	}
+	if len(s.GivenUp) > MaxGivenUp {
+		return fail(kind, op, "devices given up", len(s.GivenUp), fmt.Sprintf("at most %d", MaxGivenUp))
+	}
+	for i, n := range s.GivenUp[min(1, len(s.GivenUp)):] {
+		if n <= s.GivenUp[i] {
+			return fail(kind, op, "device given up", n, fmt.Sprintf("above %d, which is before it", s.GivenUp[i]))
+		}
+	}
 	if y := s.Created.UTC().Year(); y < 1970 || y > 2261 {
 		return fail(kind, op, "year of creation", y, "1970 to 2261")
 	}
@@ -116,6 +127,10 @@ func (s *Superblock) Encode(page []byte) error {
 	le.PutUint16(page[sbSerialSize:], uint16(len(s.Serial)))
 	copy(page[sbSerial:], s.Serial)
 	le.PutUint64(page[sbCapacity:], uint64(s.Capacity))
+	le.PutUint16(page[sbGivenUpCount:], uint16(len(s.GivenUp)))
+	for i, n := range s.GivenUp {
+		le.PutUint16(page[sbGivenUp+2*i:], n)
+	}
 	sealPage(page, 0)
 	return nil
 }
@@ -131,7 +146,12 @@ func DecodeSuperblock(page []byte) (Superblock, error) {
 	if n > MaxSerialSize {
 		return Superblock{}, damaged(op, "serial length in bytes", n, fmt.Sprintf("at most %d", MaxSerialSize))
 	}
-	if !Blank(page[sbSpare0:sbSequence]) || !Blank(page[sbSerial+n:sbCapacity]) || !Blank(page[sbSpare2:offChecksum]) {
+	gone := int(le.Uint16(page[sbGivenUpCount:]))
+	if gone > MaxGivenUp {
+		return Superblock{}, damaged(op, "devices given up", gone, fmt.Sprintf("at most %d", MaxGivenUp))
+	}
+	if !Blank(page[sbSpare0:sbSequence]) || !Blank(page[sbSerial+n:sbCapacity]) ||
+		!Blank(page[sbGivenUp+2*gone:offChecksum]) {
 		return Superblock{}, damaged(op, "spare bytes", "set", "zero")
 	}
 	s := Superblock{
@@ -148,6 +168,9 @@ func DecodeSuperblock(page []byte) (Superblock, error) {
 		MadeCount:    int(le.Uint16(page[sbMadeCount:])),
 		Serial:       string(page[sbSerial : sbSerial+n]),
 		Capacity:     int64(le.Uint64(page[sbCapacity:])),
+	}
+	for i := range gone {
+		s.GivenUp = append(s.GivenUp, le.Uint16(page[sbGivenUp+2*i:]))
 	}
 	return s, s.validate(skep.Damaged)
 }

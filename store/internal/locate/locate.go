@@ -97,8 +97,9 @@ func (l *Finder) pinBlock(c *restore.Asked, f *restore.Located) (layout.Location
 		f.Where = e.Location
 		if h := l.Cache.Part(f.FP, c.Part); h != nil {
 			if l.describeCached(c, f, h) {
-				if again, ok := l.Index.Resolve(f.FP); !ok || again.Location != e.Location {
-					f.Where = 0 // what is in memory may be the next one already
+				again, ok := l.Index.Resolve(f.FP)
+				if !ok || again.Location != e.Location || !c.NS.Info.Chained && h.Where() != e.Location {
+					f.Where = 0 // what is in memory may be the next one already, or still the one before
 				}
 				return layout.Location{}, false
 			}

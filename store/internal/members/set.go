@@ -60,6 +60,16 @@ func (m *Set) Knows(id segment.DeviceID) bool {
 	return slices.ContainsFunc(m.All(), func(d *space.Drive) bool { return segment.DeviceID(d.ID) == id })
 }
 
+// GivenUp are the numbers of the drives that a rebuild went on without, and that nobody has taken out since.
+func (m *Set) GivenUp() (list []uint16) {
+	for _, d := range m.All() {
+		if d.GivenUp && !d.Removed.Load() {
+			list = append(list, d.Index)
+		}
+	}
+	return list
+}
+
 // Written is how many bytes the drives have written since the open: payload, logs, cleaning.
 func (m *Set) Written() (n int64) {
 	for _, d := range m.All() {

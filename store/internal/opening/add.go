@@ -162,7 +162,7 @@ func (p *Opening) Disown(ctx context.Context, path string, sb *segment.Superbloc
 	if !p.holdsNothing(ctx, d) {
 		return errors.Join(&skep.Error{Op: "add device", Kind: skep.Conflict, Field: "path", Value: path,
 			Limit: "blank; it holds blocks of this store that its catalog does not know: " +
-				"a rebuild with it takes them in, or remove it first"}, dev.Close())
+				"a rebuild with it takes them in, unless it was given up; or remove it first"}, dev.Close())
 	}
 	if st, err := os.Stat(path); err == nil && st.Mode().IsRegular() {
 		return errors.Join(dev.Close(), os.Remove(path))

@@ -186,7 +186,7 @@ func (p *Opening) WriteSuperblocks(ctx context.Context, d *space.Drive, n int, s
 		Sequence: sequence, Store: p.ID, Device: d.ID, Serial: d.Serial, DeviceIndex: int(d.Index), DeviceCount: n,
 		DeviceBytes: layout.SegmentOffset(segments, p.Space.SegmentBytes), SegmentBytes: p.Space.SegmentBytes,
 		FirstSegment: layout.SegmentOffset(0, p.Space.SegmentBytes), HashSecret: p.Secret, Created: d.Created,
-		Capacity: int64(p.Limits.Capacity), MadeCount: int(p.Limits.Devices),
+		Capacity: int64(p.Limits.Capacity), MadeCount: int(p.Limits.Devices), GivenUp: p.Members.GivenUp(),
 	}
 	if err := segio.WriteSuperblocks(ctx, p.Space.Durably(d), &sb); err != nil {
 		return &skep.Error{Op: "write superblock", Kind: skep.DeviceFailed, Field: d.Path, Err: err}

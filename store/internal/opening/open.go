@@ -33,8 +33,11 @@ func (p *Opening) openDrives(ctx context.Context) error {
 	count := 0
 	for _, r := range rows {
 		count = max(count, int(r.Index)+1)
-		if r.State != catalog.DeviceRemoved {
-			byID[r.ID] = r
+		if r.State == catalog.DeviceRemoved {
+			continue
+		}
+		if byID[r.ID] = r; segment.DeviceID(r.ID) == p.givenUpID(int(r.Index)) {
+			p.gone = append(p.gone, r.Index)
 		}
 	}
 	if !p.Own {
@@ -209,7 +212,7 @@ func (p *Opening) standIns(rows []catalog.DeviceState, lacks map[uint16]lack) er
 			continue
 		}
 		d := members.StandIn(r, lacks[r.Index].path, lacks[r.Index].why)
-		if d.GivenUp = segment.DeviceID(d.ID) == p.givenUpID(int(d.Index)); d.GivenUp {
+		if d.GivenUp = slices.Contains(p.gone, d.Index); d.GivenUp {
 			p.Space.Doubt()
 		}
 		p.Members.Opened[r.Index] = d
@@ -253,7 +256,8 @@ func (p *Opening) adopt(ctx context.Context, d *space.Drive, byID map[[16]byte]c
 	p.Space.SegmentBytes = sb.SegmentBytes
 	d.Segments = layout.Segments(d.Dev.Size(), d.SegBytes)
 	d.Limit = d.Segments
-	p.Restamp = p.Restamp || sb.Capacity != int64(p.Limits.Capacity) || sb.MadeCount != int(p.Limits.Devices)
+	p.Restamp = p.Restamp || sb.Capacity != int64(p.Limits.Capacity) || sb.MadeCount != int(p.Limits.Devices) ||
+		!slices.Equal(sb.GivenUp, p.gone)
 	if c := int64(p.Limits.Capacity); c > 0 {
 		// A larger cap lets the device grow; a smaller one does not shrink it.
 		d.Limit = max(d.Segments, layout.Segments(c/int64(len(byID)), d.SegBytes))

@@ -38,9 +38,8 @@ func (p *Opening) Drives(ctx context.Context) error {
 		return &skep.Error{Op: op, Kind: skep.Missing, Field: "devices", Value: p.Dir,
 			Limit: "device files in it, or their paths"}
 	}
-	var count int
-	var newest uint64
 	p.ID = storeOfMost(paths)
+	said := map[*space.Drive]segment.Superblock{}
 	var strange []error
 	for i, path := range paths {
 		d := &space.Drive{Path: path}
@@ -56,19 +55,48 @@ func (p *Opening) Drives(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		switch { // the newest knows how many there are since devices were added or removed, and the cap
-		case sb.Sequence > newest:
-			newest, count = sb.Sequence, sb.DeviceCount
-			p.Limits = catalog.Limits{Known: sb.MadeCount > 0, Capacity: uint64(sb.Capacity), Devices: uint32(sb.MadeCount)}
-		case sb.Sequence == newest:
-			count = max(count, sb.DeviceCount)
-		}
+		said[d] = sb
 	}
+	strange = append(strange, p.leaveGivenUp(said)...)
 	if len(p.Members.Opened) == 0 {
 		return &skep.Error{Op: op, Kind: skep.Missing, Field: "devices", Value: 0, Limit: "at least one that can be read",
 			Err: errors.Join(strange...)}
 	}
-	return p.order(ctx, count, strange)
+	var newest segment.Superblock // knows how many there are since some were added, removed or given up, and the cap
+	for _, d := range p.Members.Opened {
+		switch sb := said[d]; {
+		case sb.Sequence > newest.Sequence:
+			newest = sb
+		case sb.Sequence == newest.Sequence:
+			newest.DeviceCount = max(newest.DeviceCount, sb.DeviceCount)
+		}
+	}
+	p.Limits = catalog.Limits{Known: newest.MadeCount > 0, Capacity: uint64(newest.Capacity),
+		Devices: uint32(newest.MadeCount)}
+	return p.order(ctx, newest.DeviceCount, newest.GivenUp, strange)
+}
+
+// leaveGivenUp leaves alone the drives of which another says that an earlier rebuild went on without them, whatever
+// their own sequence number is: what they know may have been deleted since, and forgotten that it was.
+func (p *Opening) leaveGivenUp(said map[*space.Drive]segment.Superblock) (strange []error) {
+	gone := map[uint16]bool{}
+	for _, sb := range said {
+		for _, i := range sb.GivenUp {
+			gone[i] = true
+		}
+	}
+	p.Members.Opened = slices.DeleteFunc(p.Members.Opened, func(d *space.Drive) bool {
+		if !gone[d.Index] {
+			return false
+		}
+		p.Log.Warn("an earlier rebuild went on without this device: it is left alone", "path", d.Path, "device",
+			d.Index)
+		strange = append(strange, &skep.Error{Op: "rebuild", Kind: skep.Foreign, Field: d.Path,
+			Value: "device " + strconv.Itoa(int(d.Index)) + ", which an earlier rebuild went on without",
+			Limit: "one that the store has", Err: d.Dev.Close()})
+		return true
+	})
+	return strange
 }
 
 // storeOfMost is the store of most of the devices: what else lies among them is not its.
@@ -124,9 +152,12 @@ func (p *Opening) meet(ctx context.Context, i int, d *space.Drive) (sb segment.S
 	return sb, nil
 }
 
-// order puts the drives found where their numbers say.
-func (p *Opening) order(ctx context.Context, count int, strange []error) error {
+// order puts the drives found where their numbers say. The store has so many, those that were given up before among
+// them.
+func (p *Opening) order(ctx context.Context, count int, gone []uint16, strange []error) error {
 	const op = "rebuild"
+	last := count
+	count -= len(gone)
 	byIndex := map[int]*space.Drive{}
 	for _, d := range p.Members.Opened {
 		other := byIndex[int(d.Index)]
@@ -145,9 +176,11 @@ func (p *Opening) order(ctx context.Context, count int, strange []error) error {
 			Value: left.Path, Limit: "one, which is " + byIndex[int(d.Index)].Path, Err: left.Dev.Close()})
 	}
 	p.Members.Opened = slices.Collect(maps.Values(byIndex))
-	last := count
 	for i := range byIndex {
 		last = max(last, i+1)
+	}
+	for _, i := range gone {
+		last = max(last, int(i)+1)
 	}
 	for _, d := range p.outlasted(count) {
 		p.Log.Warn("this device was removed from the store: the rebuild leaves it alone", "path", d.Path, "device", d.Index)
@@ -156,10 +189,14 @@ func (p *Opening) order(ctx context.Context, count int, strange []error) error {
 	}
 	p.Members.Opened = slices.Collect(maps.Values(byIndex))
 	found := p.Members.Opened
-	p.missing = max(0, count-len(found))
+	if p.missing = max(0, count-len(found)); p.missing > 0 {
+		p.missing += len(gone) // what one of these had newer may have stood on one of those, too
+	}
 	for i := range last {
 		switch {
 		case byIndex[i] != nil:
+		case slices.Contains(gone, uint16(i)):
+			p.Members.Opened = append(p.Members.Opened, p.givenUp(i))
 		case len(found) >= count: // all that are left are here: this one was removed
 			p.Members.Opened = append(p.Members.Opened, members.Removed(i, p.Space.SegmentBytes))
 		case p.Whatever:

@@ -242,18 +242,15 @@ func (r *rebuilder) addHeader(h *segment.Header) {
 	}
 }
 
-// giveUp makes room for what groups say they have on drives that are missing.
+// giveUp makes room for what groups say they have on drives that are missing, or that were given up before.
 func (r *rebuilder) giveUp() {
-	if !r.in.Partial {
-		return
-	}
 	for _, g := range r.groups {
 		for _, slot := range g.header.Devices {
-			for len(r.drives) <= int(slot.Device) {
+			for r.in.Partial && len(r.drives) <= int(slot.Device) {
 				r.drives = append(r.drives, r.in.Store.GiveUp(len(r.drives)))
 			}
-			if d := r.drives[slot.Device]; d.Absent {
-				d.Segments = max(d.Segments, int(slot.Segment)+1)
+			if int(slot.Device) < len(r.drives) && r.drives[slot.Device].Absent {
+				r.drives[slot.Device].Segments = max(r.drives[slot.Device].Segments, int(slot.Segment)+1)
 			}
 		}
 	}

@@ -19,7 +19,7 @@ func (ld *Loader) Degraded(ctx context.Context) error {
 	if len(absent) == 0 {
 		return nil
 	}
-	var hit, lost, once int64
+	var hit, lost, once, unknown int64
 	for _, g := range ld.Space.Groups() {
 		if !slices.ContainsFunc(absent, g.Has) {
 			continue
@@ -27,6 +27,7 @@ func (ld *Loader) Degraded(ctx context.Context) error {
 		err := ld.Catalog.ScanGroup(ctx, g.Num, func(l layout.Location, row []byte) error {
 			var rec segment.Record
 			if err := segment.DecodeRecord(row, &rec); err != nil {
+				unknown++
 				return ld.damaged(l, err)
 			}
 			if len(rec.Copies) == 0 {
@@ -53,6 +54,7 @@ func (ld *Loader) Degraded(ctx context.Context) error {
 			Limit: fmt.Sprintf("present: %d durable blocks have no other copy; bring it back, or open with Degraded \"always\" to go on without them", lost)}
 	}
 	ld.Log.Warn("store opened without a device", "devices", len(absent), "path", d.Path,
-		"durable_blocks_lost", lost, "cache_blocks_unreadable", hit, "blocks_with_copies_to_make_again", once)
+		"durable_blocks_lost", lost, "cache_blocks_unreadable", hit, "blocks_with_copies_to_make_again", once,
+		"blocks_with_damaged_rows", unknown)
 	return nil
 }

@@ -23,7 +23,7 @@ func (rs *Restorer) admit(fp index.Fingerprint, loc uint64, part string, size in
 		e, ok := rs.Index.Resolve(fp)
 		return ok && e.Location == loc
 	}
-	item := memory.Item{ID: memory.IDOf(fp, part), Bufs: bufs, Length: size, Current: current}
+	item := memory.Item{ID: memory.IDOf(fp, part), Bufs: bufs, Length: size, Where: loc, Current: current}
 	if _, err := rs.Cache.Put(item); err != nil {
 		memory.ReleaseAll(bufs)
 	}

@@ -1,6 +1,7 @@
 package restore
 
 import (
+	"context"
 	"sync/atomic"
 	"time"
 
@@ -23,10 +24,10 @@ type chunk struct {
 	left      atomic.Int32 // reads not done
 	failed    atomic.Pointer[error]
 	cancelled atomic.Bool
-	abandoned bool      // it could not be prepared
-	private   bool      // it is read into the store's own memory, whatever its destination
-	patient   bool      // it may wait for memory while it holds some
-	trouble   *troubles // what went wrong so far
+	abandoned bool            // it could not be prepared
+	private   bool            // it is read into the store's own memory, whatever its destination
+	patience  context.Context // it may wait so long for memory while it holds some; nil: it may not
+	trouble   *troubles       // what went wrong so far
 	bytes     int64
 	issued    time.Time
 	lent      int64 // bytes of store memory given out with the chunk

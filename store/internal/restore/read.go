@@ -278,16 +278,26 @@ func (ch *chunk) await(behind []*chunk) (left []*chunk, err error) {
 	for i, b := range behind {
 		keep[i] = context.AfterFunc(b.chain.ctx, func() { b.abandon(errCancelled) })
 	}
-	err = ch.ses.rs.Scarce.Wait(ch.chain.ctx, ch.ses.rs.OpTimeout, func() error {
-		ch.patient = true
-		return ch.prepare()
-	})
+	err = ch.prepareLater()
 	for i, b := range behind {
 		if keep[i]() {
 			left = append(left, b)
 		}
 	}
 	return left, err
+}
+
+// prepareLater prepares ch when it is its turn to wait for memory. Its chain may be given up first, and expire answers
+// it in time: then nobody waits for it, and it is not to keep those behind it waiting.
+func (ch *chunk) prepareLater() error {
+	rs := ch.ses.rs
+	ctx, cancel := context.WithDeadline(ch.chain.ctx, ch.issued.Add(rs.OpTimeout))
+	defer cancel()
+	return rs.Scarce.Wait(ctx, rs.OpTimeout, func() error {
+		ch.patience = ctx
+		defer func() { ch.patience = nil }()
+		return ch.prepare()
+	})
 }
 
 // abandon ends a chunk that could not be prepared, on a worker.
@@ -373,13 +383,11 @@ func (ch *chunk) buffers(off, n int64, skip int, bufs [][]byte) ([][]byte, error
 		}
 	}
 	b, err := ch.ses.rs.Arena.TryAlloc(int(n), memory.BudgetIO)
-	if err != nil && !ch.patient {
+	if err != nil && ch.patience == nil {
 		return nil, memory.ErrScarce
 	}
 	if err != nil { // all in use: what holds it comes back, or this chunk is a miss
-		ctx, cancel := context.WithTimeout(ch.chain.ctx, ch.ses.rs.OpTimeout)
-		b, err = ch.ses.rs.Arena.Alloc(ctx, int(n), memory.BudgetIO)
-		cancel()
+		b, err = ch.ses.rs.Arena.Alloc(ch.patience, int(n), memory.BudgetIO)
 	}
 	if err != nil {
 		return nil, &skep.Error{Op: "restore", Kind: skep.NoMemory, Err: err}

@@ -48,12 +48,7 @@ func (ch *chunk) again(err error) bool {
 
 // againLater waits for the memory that another attempt after err needs.
 func (ch *chunk) againLater(err error) {
-	rs := ch.ses.rs
-	next := rs.Scarce.Wait(ch.chain.ctx, rs.OpTimeout, func() error {
-		ch.patient = true
-		return ch.prepare()
-	})
-	if !ch.anew(err, next) {
+	if !ch.anew(err, ch.prepareLater()) {
 		ch.abandon(err)
 	}
 }
@@ -78,7 +73,7 @@ func (ch *chunk) unread() {
 			b.Release()
 		}
 	}
-	ch.temp, ch.patient = nil, false
+	ch.temp = nil
 	ch.failed.Store(nil)
 }
 

@@ -151,7 +151,7 @@ func (g *Group) untold() bool {
 		if !d.Away() {
 			return false
 		}
-		back = back || !d.Removed.Load()
+		back = back || !d.out()
 	}
 	return back
 }

@@ -49,7 +49,7 @@ func (t *Table) markFreed(ctx context.Context, g *Group) error {
 	if done > 0 {
 		return nil
 	}
-	return first // nil when all its drives were removed: there is nobody to tell
+	return first // nil when all its drives are gone for good: there is nobody to tell
 }
 
 // writeFreed overwrites a segment's header with the same, freed, flushes it and reads it again: the catalog is about
@@ -166,7 +166,7 @@ func (t *Table) FreeLeftovers(ctx context.Context, b *catalog.Batch, groups map[
 	var failed atomic.Bool
 	for _, d := range t.Drives() {
 		if d.Away() {
-			failed.Store(failed.Load() || !d.Removed.Load())
+			failed.Store(failed.Load() || !d.out())
 			continue
 		}
 		wg.Go(func() {

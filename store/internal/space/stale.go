@@ -187,7 +187,7 @@ func (t *Table) TakeSuspects() (out []*Group) {
 }
 
 // Doubt notes that what is not found may be on a device though no group is stale: the open passed over a row that it
-// could not read, or there is a drive that was given up, which a rebuild may take when it is plugged in again.
+// could not read, or there is a drive that was given up, which a rebuild takes where no superblock says so yet.
 func (t *Table) Doubt() { t.doubt.Store(true) }
 
 // AnyStale says whether any group is stale, or what is not found may be on a device for another reason.

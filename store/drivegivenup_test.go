@@ -1,0 +1,159 @@
+package store
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/layout"
+	"github.com/skepkv/skep/store/catalog"
+	"github.com/skepkv/skep/store/internal/health"
+	"github.com/skepkv/skep/store/internal/segio"
+	"github.com/skepkv/skep/store/internal/space"
+	"github.com/skepkv/skep/store/segment"
+)
+
+// A rebuild goes on without a drive that alone had some groups. What only that drive had is deleted and put over, and
+// in time the store forgets that it was. The drive comes back, and the catalog is lost again: nobody takes the drive
+// for one of the store's, and nobody is asked once more whether to go on without it.
+func TestADriveThatWasGivenUpStaysAway(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		then    func(ctx context.Context, o *Options, s *Store) error
+		given   []uint16 // up, in the end
+		opened  bool     // it is the open that makes the catalog anew
+		newest  bool     // the drive's own superblock is
+		unclean bool     // its places in groups are there still
+	}{
+		"rebuilt":        {given: []uint16{0}},
+		"opened":         {given: []uint16{0}, opened: true},
+		"its own is new": {given: []uint16{0}, newest: true},
+		"in groups":      {given: []uint16{0}, unclean: true},
+		"one was added": {given: []uint16{0}, then: func(ctx context.Context, o *Options, s *Store) error {
+			return s.AddDevice(ctx, NewDevice{Path: filepath.Join(o.Dir, "device-4")})
+		}},
+		"one was removed": {given: []uint16{0}, then: func(ctx context.Context, _ *Options, s *Store) error {
+			_, err := s.RemoveDevice(ctx, "3", MoveOptions{})
+			return err
+		}},
+		"it was removed": {then: func(ctx context.Context, _ *Options, s *Store) error {
+			_, err := s.RemoveDevice(ctx, "0", MoveOptions{})
+			return err
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			ctx := testContext(t)
+			o := small(tempRoot(t, "store"))
+			well(&o)
+			o.DeviceCount, o.CapacityBytes, o.CacheBytes, o.Logger, o.taskEvery = 4, 16<<20, -1, testLog(t), hangs
+			s, err := Open(ctx, o)
+			require.NoError(t, err)
+			once := openSpace(t, s, "once", skep.Cache, 1, false)
+			twice := openSpace(t, s, "twice", skep.Durable, 2, false)
+			deleted, over, gone, kept := chainKeys(1, 6), chainKeys(2, 6), chainKeys(3, 6), chainKeys(4, 6)
+			for _, d := range s.members.All()[1:] {
+				s.space.Exclude(d, health.Fenced, segio.ErrNoDrive)
+			}
+			requireOutcome(t, skep.Committed, putRun(t, s, once, slices.Concat(deleted, over, gone), 5000))
+			for _, d := range s.members.All()[1:] {
+				s.space.Include(d, health.Healthy)
+			}
+			s.space.SealOpen(space.User)
+			requireOutcome(t, skep.Committed, putRun(t, s, twice, kept, 9000))
+			require.NoError(t, s.Close())
+
+			here, away := filepath.Join(o.Dir, "device-0"), filepath.Join(t.TempDir(), "away")
+			if c.newest {
+				raiseSuperblock(t, here)
+			}
+			require.NoError(t, os.Rename(here, away))
+			require.NoError(t, os.RemoveAll(o.catalogDir()))
+			o.Degraded = DegradedAlways
+			rep, err := Rebuild(ctx, o, false, nil)
+			require.NoError(t, err)
+			require.Equal(t, 1, rep.Missing)
+			o.Degraded = DegradedAuto
+			s, err = Open(ctx, o)
+			require.NoError(t, err)
+			requireOutcome(t, skep.Committed, putRun(t, s, once, slices.Concat(over, gone), 9000))
+			_, err = s.Delete(ctx, once, slices.Concat(deleted, gone))
+			require.NoError(t, err)
+			if !c.unclean {
+				eventually(t, "no tombstone is left", func() bool { return !cleanStones(ctx, s) })
+			}
+			if c.then != nil {
+				require.NoError(t, c.then(ctx, &o, s))
+			}
+			require.NoError(t, s.Close())
+
+			require.NoError(t, os.Rename(away, here))
+			require.NoError(t, os.RemoveAll(o.catalogDir()))
+			if !c.opened {
+				rep, err := Rebuild(ctx, o, false, nil)
+				require.NoError(t, err)
+				require.Zero(t, rep.Missing)
+				require.Empty(t, rep.Faults)
+			}
+			s, err = Open(ctx, o)
+			require.NoError(t, err)
+			requireChain(t, s, once, over, 9000)
+			requireChain(t, s, twice, kept, 9000)
+			for _, size := range []int{5000, 9000} {
+				n, _ := requireRight(t, s, once, slices.Concat(deleted, gone), size)
+				require.Zero(t, n, "deleted")
+			}
+			require.Empty(t, unsound(s))
+			require.Equal(t, c.given, s.members.GivenUp())
+			rows, err := s.catalog.Groups(ctx)
+			require.NoError(t, err)
+			require.False(t, slices.ContainsFunc(rows, func(g catalog.GroupState) bool {
+				return g.State == catalog.GroupFree
+			}), "groups that are gone are told to the drives that are there, and forgotten")
+			requireOutcome(t, skep.Committed, putRun(t, s, twice, chainKeys(5, 6), 9000))
+			require.NoError(t, s.Close())
+		})
+	}
+}
+
+// cleanStones cleans every group, dropping nothing, and says whether a tombstone is left in any.
+func cleanStones(ctx context.Context, s *Store) (left bool) {
+	for st := range space.Streams {
+		s.space.SealOpen(st)
+	}
+	for _, g := range s.space.Groups() {
+		_ = s.cleaner.Clean(ctx, g, true) // one that is busy is next time
+		s.space.Kick()
+	}
+	for _, g := range s.space.Groups() {
+		err := s.space.ScanGroupLogs(ctx, g, func(_ *segment.Append, e segment.Entry) error {
+			left = left || e.Kind == segment.KindTombstone
+			return nil
+		})
+		left = left || err != nil
+	}
+	return left
+}
+
+// raiseSuperblock gives the superblocks of a drive a higher number than the others have, as those have that alone did
+// not take what was written to all.
+func raiseSuperblock(t *testing.T, path string) {
+	t.Helper()
+	sb, err := segio.PeekSuperblock(path)
+	require.NoError(t, err)
+	sb.Sequence += 9
+	page := make([]byte, layout.PageSize)
+	require.NoError(t, sb.Encode(page))
+	f, err := os.OpenFile(path, os.O_RDWR, 0)
+	require.NoError(t, err)
+	for _, off := range []int64{segment.SuperblockOffsetA, segment.SuperblockOffsetB} {
+		_, err = f.WriteAt(page, off)
+		require.NoError(t, err)
+	}
+	require.NoError(t, f.Close())
+}
