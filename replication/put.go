@@ -297,14 +297,18 @@ func (s many) continues(
 	if at.Depth == at.Base || sp.Class != skep.Durable || !s.missed() {
 		return nil
 	}
-	s.known.Await(ctx, sc, at.Parent, turn) // it may be on its way yet
-	for _, i := range s.holders(sp, sc.Salt, at.Anchor) {
-		list, err := s.hasOf(ctx, op, s.owner[i], sp, sc.Salt, []skep.Key{at.Parent})
-		if err = s.passOver(ctx, op, s.owner[i], err, &lost); err != nil || len(list) == 1 && list[0].Outcome == skep.Exists {
-			return err
+	for waited := false; ; waited = true {
+		lost = nil
+		for _, i := range s.holders(sp, sc.Salt, at.Anchor) {
+			list, err := s.hasOf(ctx, op, s.owner[i], sp, sc.Salt, []skep.Key{at.Parent})
+			if err = s.passOver(ctx, op, s.owner[i], err, &lost); err != nil || len(list) == 1 && list[0].Outcome == skep.Exists {
+				return err
+			}
+		}
+		if waited || !s.known.Await(ctx, sc, at.Parent, turn) { // else it was on its way
+			return cmp.Or(lost, s.missable(op, false))
 		}
 	}
-	return cmp.Or(lost, s.missable(op, false))
 }
 
 // parts declines of a durable put what nodes took apart from what it goes on with, where fewer than all of a group's
@@ -321,14 +325,14 @@ func (p *putting) parts(ctx context.Context, of [][]run) {
 	}
 }
 
-// apart says that a node lacks what a block goes on with, and another one of its group has it: what that one does not
-// take, too, is not found.
+// apart says that a node lacks what a block goes on with, and another one of its group has it, or may have it and does
+// not answer: what that one does not take, too, is not found.
 func (s many) apart(ctx context.Context, op string, n *node, sp *space, salt skep.Salt, at *known.Place) (other bool) {
 	for _, i := range s.holders(sp, salt, at.Anchor) {
-		list, _ := s.hasOf(ctx, op, s.owner[i], sp, salt, []skep.Key{at.Parent})
+		list, err := s.hasOf(ctx, op, s.owner[i], sp, salt, []skep.Key{at.Parent})
 		if has := len(list) == 1 && list[0].Outcome == skep.Exists; has && s.owner[i] == n {
 			return false
-		} else if has {
+		} else if has || err != nil && s.owner[i] != n {
 			other = true
 		}
 	}

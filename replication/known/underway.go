@@ -6,7 +6,8 @@ import (
 	"github.com/skepkv/skep"
 )
 
-// Begin notes that blocks are being put, until end is called. turn says which puts were begun before this one.
+// Begin notes that blocks are being put, until end is called; of several that put one, the first is known. turn says
+// which puts were begun before this one.
 func (m *Memory) Begin(sc skep.Scope, blocks []skep.Block) (turn uint64, end func()) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -36,15 +37,17 @@ type put struct {
 }
 
 // Await waits while a block is being put by a put that was begun before this turn, so that no two wait for each other.
-func (m *Memory) Await(ctx context.Context, sc skep.Scope, k skep.Key, before uint64) {
+// False: none is.
+func (m *Memory) Await(ctx context.Context, sc skep.Scope, k skep.Key, before uint64) bool {
 	m.mu.Lock()
 	p := m.puts[m.key(sc, k)]
 	m.mu.Unlock()
 	if p == nil || p.turn >= before {
-		return
+		return false
 	}
 	select {
 	case <-p.done:
 	case <-ctx.Done():
 	}
+	return true
 }

@@ -16,6 +16,7 @@ type driveOp struct {
 	op    *device.Op
 	of    *Append
 	temp  []*memory.Buffer
+	more  int // writes that op does beside its own
 	// patient says that it may wait for memory while other operations hold some.
 	patient bool
 }
@@ -32,7 +33,9 @@ func submitAll(w *segio.Batch, ops []driveOp) {
 	for i := range ops {
 		o := ops[i]
 		o.op.Done = func(d *device.Op) {
-			o.drive.Note(d)
+			for range 1 + o.more { // a drive that refuses them is found out by as many as there were
+				o.drive.Note(d)
+			}
 			o.free()
 			w.EndOf(o.drive.Dev, d.Err)
 		}
@@ -81,6 +84,7 @@ func (o *driveOp) take(p *driveOp) bool {
 		return false
 	}
 	o.op.Bufs, o.temp = append(o.op.Bufs, p.op.Bufs...), append(o.temp, p.temp...)
+	o.more++
 	return true
 }
 

@@ -27,7 +27,7 @@ func (c *churn) cleaned(kept, of int) (poor bool) {
 
 // mayYield says whether some group could be cleaned once less lives in it. Where others have all of those, or still
 // write to them, the room is theirs to give: to drop blocks meanwhile gains nothing. Nor does it where they are full of
-// what must be kept.
+// durable blocks.
 func (c *Cleaner) mayYield() bool {
 	return c.Exact && (c.Tight() || slices.ContainsFunc(c.Space.Numbers(0), func(num uint32) bool {
 		return c.gives(num) && !c.Index.Stuck(num)

@@ -21,7 +21,7 @@ const victims = 8
 // ErrNoGain says that a group would have to be rewritten almost whole.
 var ErrNoGain = errors.New("store: nothing to gain from this group")
 
-// errStuck is an ErrNoGain of a group that is full of what must be kept: there is none either once the rest has gone.
+// errStuck is an ErrNoGain of a group that is full of durable blocks: there is none either once the rest has gone.
 var errStuck = fmt.Errorf("%w, whatever is dropped of it", ErrNoGain)
 
 // Unread is the field of an error that says how many blocks of a group cannot be read, and stay.
@@ -73,7 +73,7 @@ func (c *Cleaner) best(ctx context.Context) (bool, error) {
 			c.Index.Futile(g.Num, err == errStuck)
 		case catalog.NoRoom(err): // what is kept, and carried on, does not fit
 		case (k == skep.DeviceFailed || k == skep.Deadline || k == skep.Damaged) && ctx.Err() == nil:
-			c.Index.Futile(g.Num, true)
+			c.Index.Futile(g.Num, false)
 			if c.mayTell() {
 				c.Log.Error("group not cleaned: a drive of it fails, or the catalog does", "group", g.Num, "error", err)
 			}
@@ -134,7 +134,7 @@ func (c *Cleaner) EmptyGroup(ctx context.Context, g *space.Group) error {
 		return err
 	}
 	verdicts := c.Index.Survivors(c.Clock(), g.PayloadSlots(), refs, nil)
-	kept, must, away, keepAll := 0, 0, 0, g.Life.Claim().KeepAll
+	kept, durable, away, keepAll := 0, 0, 0, g.Life.Claim().KeepAll
 	for i, v := range verdicts {
 		if v == index.Within {
 			v = index.Drop
@@ -149,8 +149,8 @@ func (c *Cleaner) EmptyGroup(ctx context.Context, g *space.Group) error {
 		if v == index.Keep || v == index.Must {
 			weight := space.Weight(int(recs[i].Pages), recs[i].Bytes(), len(recs[i].Copies), recs[i].Len())
 			kept += weight
-			if v == index.Must {
-				must += weight
+			if recs[i].Flags&segment.RecordDurable != 0 {
+				durable += weight
 			}
 			if (keepAll || recs[i].Flags&segment.RecordDurable != 0) && !g.Gives(&recs[i]) {
 				away++
@@ -171,7 +171,7 @@ func (c *Cleaner) EmptyGroup(ctx context.Context, g *space.Group) error {
 	}
 	noGain := func(kept int) bool { return (kept+logs)*leastGain >= room*(leastGain-1) }
 	if !g.Life.Claim().Asked && len(recs) > 0 && noGain(kept) {
-		if noGain(must) {
+		if noGain(durable) {
 			return errStuck
 		}
 		return ErrNoGain
