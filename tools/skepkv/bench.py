@@ -7,24 +7,41 @@
                                  HiCacheFile in DIR, in turn, seven rounds. It runs by
                                  tools/skepkv/engines.sh bench sglang SOCKET DIR
     bench.py vllm SOCKET DIR     64 chunks of 4 MiB, one job each way, by vLLM's tiering manager: skepkv.vllm in vLLM's
-                                 own memory and with copies, and vLLM's fs tier in DIR, in turn, seven rounds;
-                                 likewise by engines.sh bench vllm
+                                 own memory and with copies, and in DIR vLLM's fs tier and its kvcr tier (a file of
+                                 NIXL's POSIX), in turn, seven rounds; likewise by engines.sh bench vllm. KVCR puts into
+                                 its memory, of 64 chunks, and writes as many others from there to make room
     bench.py lmcache SOCKET DIR  64 chunks of 4 MiB in batches of 16, through LMCache's L2 adapters: skepkv.lmcache as
                                  plugin and as native_plugin, and in DIR LMCache's own fs_native (O_DIRECT) and
-                                 raw_block (a file, io_uring), in turn, seven rounds; by engines.sh bench lmcache
+                                 raw_block (a file, io_uring, O_DIRECT), in turn, seven rounds; by engines.sh bench
+                                 lmcache
+    bench.py kvstash SOCKET HOST:PORT NAMESPACE TOKEN
+                                 64 blocks of 4 MiB in batches of 16, by skepkv, whose puts wait for drives or for
+                                 memory, and by KVStash's own client, whose puts wait for memory and whose gets come
+                                 from its drive, in turn, seven rounds. Its daemon, kvblockd, runs with a file system in
+                                 nvme_paths, and dram_arena_bytes 536870912, nvme_admit_min_hits 0,
+                                 nvme_promote_window_ms 0, nvme_demote_watermark_pct 50, nvme_demote_batch_pct 49,
+                                 which has it write what it was given to its drive. By engines.sh bench kvstash
 
-Medians. Every byte is compared. What a put writes is deleted after each round.
+Medians. Every byte is compared. What a put writes is deleted after each round. SKEPKV_ROUNDS is another number of
+rounds.
 """
 
+import concurrent.futures
+import json
 import mmap
 import os
+import socket as socketlib
 import statistics
 import sys
 import time
 
 import skepkv
 
-BLOCKS, SIZE, BATCH, ROUNDS = 64, 4 << 20, 16, 5
+BLOCKS, SIZE, BATCH = 64, 4 << 20, 16
+
+
+def rounds(usual=7):
+    return range(int(os.environ.get("SKEPKV_ROUNDS") or usual))
 
 
 def timed(do):
@@ -104,7 +121,7 @@ def sglang(socket, directory):
     file.storage = StorageBackendFactory.create_backend("file", file.config, file.pool)
     file.storage.register_mem_pool_host(file.pool)
     took, tiers = {way: [] for way in engines}, set()
-    for i in range(7):
+    for i in rounds():
         names = chain(BLOCKS, os.urandom(8).hex())
         for way, engine in list(engines.items())[:: 1 if i % 2 else -1]:
             took[way].append(page_rounds(way, engine, names))
@@ -121,8 +138,9 @@ def sglang(socket, directory):
     table("backend", took)
 
 
-def chunk_rounds(engine, keys):
-    """Stores all chunks in one job and loads all into blank memory in another: GB/s and CPU-s/GB of each."""
+def chunk_rounds(engine, keys, between=None):
+    """Stores all chunks in one job and loads all into blank memory in another: GB/s and CPU-s/GB of each. between is
+    done between the two."""
     manager, ctx = engine.manager, engine.request()
     out = manager.prepare_store(keys, ctx)
     for key, row in zip(keys, out.store_spec.chunk_ids):
@@ -135,6 +153,8 @@ def chunk_rounds(engine, keys):
     puts = timed(put)
     engine.finish(ctx)
     engine.forget()
+    if between:
+        between()
     ctx = engine.request()
 
     def get():
@@ -145,6 +165,32 @@ def chunk_rounds(engine, keys):
     engine.finish(ctx)
     engine.forget()
     return puts, gets
+
+
+def kvcr_round(directory, keys):
+    """A round of vLLM's kvcr tier, which is open for it alone: its threads never rest. All that it keeps is in a file
+    but for the last 64 chunks, and others are stored to have those written."""
+    from vllm_engine import Engine, chain
+
+    with socketlib.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        port = s.getsockname()[1]
+    path = os.path.join(directory, "kvcr")
+    g3 = {"paths": [path], "capacity_bytes_per_file": 4 * BLOCKS * SIZE, "backend": "POSIX"}
+    tier = {"type": "kvcr", "router_capabilities": ["router_hint"], "secondary_g2_slots": BLOCKS, "policy": "g3_lru"}
+    tier |= {"control_host": "127.0.0.1", "control_advertise_host": "127.0.0.1", "control_ports": [port], "g3": g3}
+    tier |= {"operation_timeout_ms": 60000, "abandon_timeout_ms": 120000}
+    engine = Engine("", chunks=BLOCKS, size=SIZE, tier=tier, events=False)
+    engine.tier.has_pending_work = lambda: bool(engine.tier._jobs_by_op)  # else it always has
+
+    def others():
+        engine.store(chain(BLOCKS, os.urandom(8).hex()))
+        engine.forget()
+
+    others()
+    out = chunk_rounds(engine, keys, others)
+    engine.close()
+    return out
 
 
 def vllm(socket, directory):
@@ -159,10 +205,18 @@ def vllm(socket, directory):
         "fs": Engine(url, chunks=BLOCKS, size=SIZE, tier={"type": "fs", "root_dir": directory}),
     }
     print("fs reads and writes " + ("around" if engines["fs"].tier._use_o_direct else "through") + " the page cache")
+    engines["kvcr"], skipped = None, ""
     took, places = {way: [] for way in engines}, set()
-    for i in range(7):
+    for i in rounds():
         keys = chain(BLOCKS, os.urandom(8).hex())
         for way, engine in list(engines.items())[:: 1 if i % 2 else -1]:
+            if way == "kvcr":
+                try:
+                    took[way].append(kvcr_round(directory, keys))
+                except (ImportError, RuntimeError) as e:  # it, or NIXL, is not to be had
+                    skipped = f"{type(e).__name__}: {e}"
+                    del engines[way], took[way]
+                continue
             took[way].append(chunk_rounds(engine, keys))
             if way == "fs":
                 for key in keys:
@@ -175,9 +229,13 @@ def vllm(socket, directory):
                 space.delete([k[:32] for k in keys])
     print("skep had the chunks in: " + ", ".join(("", "drives", "memory")[t] for t in sorted(places)))
     print("vLLM's memory is " + ("the server's, too" if engines["skepkv.vllm"].tier._region.shared else "copied"))
+    if skipped:
+        print("skipped: kvcr: " + skipped)
     table("tier", took)
-    for engine in engines.values():
+    for engine in filter(None, engines.values()):
         engine.close()
+    sys.stdout.flush()
+    os._exit(0)  # libraries of KVCR's crash at the end of a process
 
 
 def lmcache(socket, directory):
@@ -208,7 +266,7 @@ def lmcache(socket, directory):
     value = torch.frombuffer(bytearray(os.urandom(BLOCKS * SIZE)), dtype=torch.uint8)
     took, tiers = {way: [] for way in adapters}, set()
     with skepkv.connect(url) as store:
-        for i in range(7):
+        for i in rounds():
             for way, adapter in list(adapters.items())[:: 1 if i % 2 else -1]:
                 engine = real.Engine(adapter, SIZE, model=f"bench-{way}")
                 numbers = [int.from_bytes(os.urandom(8), "big") for _ in range(BLOCKS)]
@@ -249,6 +307,79 @@ def adapter_rounds(engine, numbers, memory, places, value, objects):
     return puts, gets
 
 
+def kvstash(socket, address, namespace, token):
+    from kvblockd.client import Client
+
+    url, values = "unix:" + socket, [os.urandom(SIZE) for _ in range(BLOCKS)]
+    own = memoryview(mmap.mmap(-1, BLOCKS * SIZE))
+    into = [own[i * SIZE : (i + 1) * SIZE] for i in range(BLOCKS)]
+    client = Client(address, namespace=namespace, token=token, op_timeout=60)
+    threads = concurrent.futures.ThreadPoolExecutor(4)  # as many as it has connections
+    took = {"skepkv, to drives": [], "skepkv, to memory": [], "KVStash, to memory": []}
+    with skepkv.connect(url, shared_bytes=128 << 20) as store:
+        space = store.namespace("skepkv/bench/kvstash", bytes=SIZE, chained=True, each=True)
+        tiers = {way: set() for way in list(took)[:2]}
+        for i in rounds():
+            for way in list(took)[:: 1 if i % 2 else -1]:
+                keys = [skepkv.key(os.urandom(16)) for _ in range(BLOCKS)]
+                batches = [slice(j, j + BATCH) for j in range(0, BLOCKS, BATCH)]
+                if way.startswith("skepkv"):
+
+                    def put(accepted="memory" in way):
+                        for b in batches:
+                            assert space.put(keys[b], values[b], timeout=60, accepted=accepted)
+
+                    def get():
+                        for b in batches:
+                            assert space.restore(keys[b], into[b], timeout=60)
+
+                    puts = timed(put)
+                    store.flush()
+                    tiers[way] |= set(space.exists(keys))
+                else:
+
+                    def put():
+                        for b in batches:
+                            assert all(status in (0, 1) for status in threads.map(client.put, keys[b], values[b]))
+
+                    def get():
+                        for b in batches:
+                            places = into[b]
+                            got = client.batch_get_scatter(keys[b], 0, lambda j, *_: places[j])
+                            assert not any(got), got
+
+                    puts = timed(put)
+                    fillers = to_its_drive(client)
+                own[:] = bytes(len(own))
+                gets = timed(get)
+                for to, value in zip(into, values):
+                    assert to == value, "a byte is another one"
+                if way.startswith("skepkv"):
+                    space.delete(keys)
+                else:
+                    client.delete(keys + fillers, force=True)  # what was read is leased for a while
+                took[way].append((puts, gets))
+    for way, seen in tiers.items():
+        print(f"{way}: it had the blocks in " + ", ".join(("nothing", "drives", "memory")[t] for t in sorted(seen)))
+    table("store", took)
+    client.close()
+
+
+def to_its_drive(client):
+    """Waits until kvblockd has written what it was given to its drive, but for a few blocks. It does so once a half of
+    its memory is in use, so it is given others, whose keys are returned."""
+    fillers = []
+    for _ in range(600):
+        stats = json.loads(client.stats())
+        if stats["bytes"] <= 4 * SIZE:
+            return fillers
+        if stats["arena_free_bytes"] > stats["arena_bytes"] // 2:
+            fillers.append(skepkv.key(os.urandom(16)))
+            client.put(fillers[-1], os.urandom(SIZE))
+        time.sleep(0.1)
+    raise AssertionError(f"kvblockd keeps blocks in its memory: {stats}")
+
+
 def table(what, took):
     print(f"| {what} | put GB/s | client CPU-s/GB | restore GB/s | client CPU-s/GB |\n|---|---|---|---|---|")
     for way, rounds in took.items():
@@ -277,11 +408,12 @@ def main(socket, tcp):
         "TCP": (skepkv.connect(tcp), None),
     }
     took = {way: [] for way in ways}
-    for _ in range(ROUNDS):
+    for _ in rounds(5):
         for way, (store, memory) in ways.items():
             took[way].append(one(store, memory, values, into))
     table("way", took)
 
 
 if __name__ == "__main__":
-    {"sglang": sglang, "vllm": vllm, "lmcache": lmcache}.get(sys.argv[1], lambda *_: main(*sys.argv[1:]))(*sys.argv[2:])
+    ways = {"sglang": sglang, "vllm": vllm, "lmcache": lmcache, "kvstash": kvstash}
+    ways.get(sys.argv[1], lambda *_: main(*sys.argv[1:]))(*sys.argv[2:])

@@ -46,7 +46,7 @@ if [[ $newest ]]; then
 	done <"$env/newest"
 fi
 export LD_LIBRARY_PATH=$env/stub PYTHONPATH=$PWD/$here/src SKEPKV_LIBRARY=$PWD/bin/libskep.so SKEP_BINARY=$PWD/bin/skep
-if [[ ${1:-} = bench ]]; then # bench sglang|vllm|lmcache SOCKET DIR
+if [[ ${1:-} = bench ]]; then # bench sglang|vllm|lmcache SOCKET DIR, or kvstash: bench.py
 	exec "$env/venv/bin/python" -B -W ignore $here/bench.py "${@:2}"
 fi
 exec "$env/venv/bin/python" -B -W ignore $here/tests/engines.py "$@"

@@ -16,6 +16,7 @@ names = sys.argv[1:] or [
     "test_sglang_real",
     "test_lmcache_real",
     "test_lmcache_resp_real",
+    "test_lmcache_salts_real",
 ]
 result = unittest.TextTestRunner(verbosity=2).run(unittest.defaultTestLoader.loadTestsFromNames(names))
 sys.exit(not result.wasSuccessful() or bool(result.skipped) or result.testsRun == 0)

@@ -236,6 +236,9 @@ class TestConnector(OnServer):
         self.assertTrue(self.put(c, wait, [1], salt="user")[0])
         self.assertEqual(self.get(c, wait, [1], salt="user")[1], [True])
         self.assertEqual(self.get(c, wait, [1], salt="another")[1], [False])
+        long = "\u8a9e" * 128  # as many characters as LMCache takes, and more bytes than skep does
+        self.assertTrue(self.put(c, wait, [1], salt=long)[0])
+        self.assertEqual([self.get(c, wait, [1], salt=s)[1] for s in (long, long[1:])], [[True], [False]])
         d, waits = self.open(fingerprint="fp8")
         self.assertEqual(self.get(d, waits, [1])[1], [False])
 

@@ -51,7 +51,18 @@ def value(key, n):
 class Engine:
     """vLLM's scheduler as far as its offloading manager sees it, and its GPU worker as far as memory does."""
 
-    def __init__(self, url, chunks=16, size=64 << 10, groups=1, model="org/model-7b", layout="NHD", tier=None, **extra):
+    def __init__(
+        self,
+        url,
+        chunks=16,
+        size=64 << 10,
+        groups=1,
+        model="org/model-7b",
+        layout="NHD",
+        tier=None,
+        events=True,
+        **extra,
+    ):
         parallel = {k: extra.pop(k) for k in PARALLEL if k in extra}
         world = parallel.get("tp_size", 1)
         if tier is None:
@@ -62,7 +73,7 @@ class Engine:
         config = OffloadingConfig(
             groups=tuple(OffloadingGroupConfig(16, (f"layers.{i}",), i) for i in range(groups)),
             worker_kv_bytes_per_block=size // world,
-            enable_kv_cache_events=True,
+            enable_kv_cache_events=events,
             extra_config={"cpu_bytes_to_use": chunks * size, "secondary_tiers": [tier]},
             engine_id=f"skepkv-{uuid.uuid4().hex}",
             model=OffloadingModelConfig(model, "bfloat16"),

@@ -11,8 +11,8 @@ the server does; nothing that goes wrong is raised into the engine. A get answer
 are there.
 
 A key of LMCache is model@rank@group@hash or model@rank@group@hash@salt. Model, rank and group make a namespace, the
-salt is skep's salt, and the block's key is a digest of all of it but the salt. Each chunk is a chain of its own: the
-first one that is stored under a key stays.
+salt is skep's salt (a digest of it where it has more than 256 bytes), and the block's key is a digest of all of it but
+the salt. Each chunk is a chain of its own: the first one that is stored under a key stays.
 """
 
 from __future__ import annotations
@@ -40,6 +40,7 @@ log = logging.getLogger("skepkv.lmcache")
 _FORMAT = 2  # of what is stored: another one is another namespace
 _MOST_WAITING = 4096  # batches; more are answered as misses at once
 _MOST_SPACES = 1024
+_MOST_SALT = 256  # bytes, skep's limit
 
 
 def __getattr__(name: str) -> Any:
@@ -83,6 +84,13 @@ def _hashes() -> dict[str, str]:
     if out["hash-algorithm"] != "blake3":
         out["PYTHONHASHSEED"] = os.environ.get("PYTHONHASHSEED", "random")
     return out
+
+
+def _salt(text: str) -> bytes:
+    """skep's salt for one of LMCache's, whose 128 characters may be more bytes than skep takes. Of such a one it is a
+    digest behind a byte that no text has, so it is no other one's salt."""
+    salt = text.encode()
+    return salt if len(salt) <= _MOST_SALT else b"\xff" + hashlib.sha256(salt).digest()
 
 
 class Job(NamedTuple):
@@ -388,7 +396,7 @@ class Calls:
                     if self._copies > 1:
                         about["copies"] = str(self._copies)
                     tell(self._store, self._tenant, name, {**about, "fingerprint": self._fingerprint, **_hashes()})
-        return space.salted(salt.encode()) if salt else space
+        return space.salted(_salt(salt)) if salt else space
 
     def _restart(self, store: Store | None) -> None:
         """Closes a store that a call failed of: nothing of it writes to any buffer afterwards. One that was opened
