@@ -164,6 +164,13 @@ func TestADurableBlockIsNotTakenApartFromItsChain(t *testing.T) {
 	require.Equal(t, skep.Committed, r.put(keys, 0, 2)[0].Outcome)
 	r.nodes[b].down.Store(false)
 
+	r.nodes[a].down.Store(true) // it does not answer, and may have it
+	for _, x := range r.put(keys, 2, 4) {
+		require.Equal(t, skep.PutResult{Reason: skep.Unavailable}, x)
+	}
+	r.nodes[a].down.Store(false)
+	_, err := r.nodes[b].Store.Delete(t.Context(), skep.Scope{Namespace: 1}, keys[2:])
+	require.NoError(t, err)
 	r.nodes[a].noRoom = skep.Full
 	for _, x := range r.put(keys, 2, 4) {
 		require.Equal(t, skep.PutResult{Reason: skep.Full}, x)
