@@ -301,7 +301,8 @@ func (s many) continues(
 		lost = nil
 		for _, i := range s.holders(sp, sc.Salt, at.Anchor) {
 			list, err := s.hasOf(ctx, op, s.owner[i], sp, sc.Salt, []skep.Key{at.Parent})
-			if err = s.passOver(ctx, op, s.owner[i], err, &lost); err != nil || len(list) == 1 && list[0].Outcome == skep.Exists {
+			err = s.passOver(ctx, op, s.owner[i], err, &lost)
+			if err != nil || len(list) == 1 && list[0].Outcome == skep.Exists {
 				return err
 			}
 		}

@@ -305,7 +305,7 @@ func (k *Keeper) DeleteNamespace(ctx context.Context, id skep.NamespaceID) error
 	if err := k.landed(ctx, op, func(f *Flight) bool { return f.space == id }); err != nil {
 		return err
 	}
-	if err := k.alone(ctx, op, func() (error, <-chan struct{}) { return k.takeBack(ctx, op, id) }); err != nil {
+	if err := k.alone(ctx, op, func() (<-chan struct{}, error) { return k.takeBack(ctx, op, id) }); err != nil {
 		return err
 	}
 	return cmp.Or(k.recall(ctx, op, func(take func(sentKey)) {
@@ -314,7 +314,7 @@ func (k *Keeper) DeleteNamespace(ctx context.Context, id skep.NamespaceID) error
 }
 
 // takeBack deletes a namespace at the nodes that were given it lately. beside is as of recallOnce.
-func (k *Keeper) takeBack(ctx context.Context, op string, id skep.NamespaceID) (lost error, beside <-chan struct{}) {
+func (k *Keeper) takeBack(ctx context.Context, op string, id skep.NamespaceID) (beside <-chan struct{}, lost error) {
 	at := sentKey{space: id}
 	k.mu.Lock()
 	list := k.spaces[id]
@@ -324,7 +324,7 @@ func (k *Keeper) takeBack(ctx context.Context, op string, id skep.NamespaceID) (
 	}
 	if len(list) == 0 {
 		k.mu.Unlock()
-		return nil, beside
+		return beside, nil
 	}
 	k.recalling(at, nil, 1)
 	k.mu.Unlock()
@@ -343,7 +343,7 @@ func (k *Keeper) takeBack(ctx context.Context, op string, id skep.NamespaceID) (
 	k.gave(id, append(k.spaces[id], left...))
 	k.recalling(at, nil, -1)
 	k.recalled()
-	return lost, beside
+	return beside, lost
 }
 
 // noted has take be called of what which says, of all that went anywhere lately. mu is held.
@@ -376,9 +376,9 @@ func (k *Keeper) recalled() {
 }
 
 // alone calls f until nobody else was at what it is of. A recall does not wait for others.
-func (k *Keeper) alone(ctx context.Context, op string, f func() (lost error, beside <-chan struct{})) error {
+func (k *Keeper) alone(ctx context.Context, op string, f func() (beside <-chan struct{}, lost error)) error {
 	for {
-		lost, beside := f()
+		beside, lost := f()
 		if lost != nil || beside == nil || recall.Is(ctx) {
 			return lost
 		}
@@ -392,7 +392,7 @@ func (k *Keeper) alone(ctx context.Context, op string, f func() (lost error, bes
 
 // recall is recallOnce, until nobody else recalls what each takes.
 func (k *Keeper) recall(ctx context.Context, op string, each func(take func(sentKey))) error {
-	return k.alone(ctx, op, func() (error, <-chan struct{}) { return k.recallOnce(ctx, op, each) })
+	return k.alone(ctx, op, func() (<-chan struct{}, error) { return k.recallOnce(ctx, op, each) })
 }
 
 // recallOnce deletes at other nodes what went there lately: of what each takes. Where it does not get there, the
@@ -401,7 +401,7 @@ func (k *Keeper) recall(ctx context.Context, op string, each func(take func(sent
 // a recall has ended, where another one was under way of some of it; else it is nil.
 func (k *Keeper) recallOnce(
 	ctx context.Context, op string, each func(take func(sentKey)),
-) (lost error, beside <-chan struct{}) {
+) (beside <-chan struct{}, lost error) {
 	type sent struct {
 		at sentKey
 		sending
@@ -481,5 +481,5 @@ func (k *Keeper) recallOnce(
 	if len(of) > 0 {
 		k.recalled()
 	}
-	return lost, beside
+	return beside, lost
 }
