@@ -146,6 +146,45 @@ func TestAPutWaitsForWhatItGoesOnWith(t *testing.T) {
 	}
 }
 
+// While a node is down, blocks of a chain are written as they are computed: a writer is begun before the one before it has
+// committed. What goes on with one that was aborted is refused again.
+func TestWritersThatAreOpenTogether(t *testing.T) {
+	t.Parallel()
+	x := fencedCrew(t, three(3, 4), skep.Durable)
+	keys := chainOf(0, 4)
+	at := x.node(keys, 0)
+	x.kill((at + 1) % len(x.nodes))
+	begin := func(i int) (skep.BlockWriter, error) {
+		r := &skep.BeginRequest{Scope: x.scope(), Depth: i, Key: keys[i],
+			Manifest: skep.Manifest{{Name: skep.PartKV, Size: 300}}}
+		if i > 0 {
+			r.Parent, r.Ancestors = &keys[i-1], keys[:i-1]
+		}
+		return x.Begin(t.Context(), r)
+	}
+	var list []skep.BlockWriter
+	for i := range 3 {
+		w, err := begin(i)
+		require.NoError(t, err, i)
+		list = append(list, w)
+	}
+	for i, w := range list {
+		require.NoError(t, w.Write(t.Context(), skep.PartKV, 0, payload(keys[i])))
+		out, err := w.Commit(t.Context(), skep.AckCommitted)
+		require.NoError(t, err)
+		require.Equal(t, skep.Committed, out.Outcome)
+	}
+	require.Equal(t, 3, x.find(keys, skep.NoLease).Blocks)
+
+	_, err := x.nodes[at].Store.Delete(t.Context(), skep.Scope{Namespace: 1}, keys[2:3])
+	require.NoError(t, err)
+	w, err := begin(2)
+	require.NoError(t, err)
+	require.NoError(t, w.Abort(t.Context()))
+	_, err = begin(3)
+	require.Equal(t, skep.Unavailable, skep.KindOf(err))
+}
+
 // Where fewer nodes than all are enough for a durable block, one that lacks what the block goes on with is not enough:
 // the block would be acknowledged, and not found.
 func TestADurableBlockIsNotTakenApartFromItsChain(t *testing.T) {

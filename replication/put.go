@@ -109,7 +109,7 @@ func (s many) Put(ctx context.Context, r *skep.PutRequest) ([]skep.PutResult, er
 		return nil, err
 	}
 	p := &putting{s: s, sp: sp, r: r, out: make([]skep.PutResult, len(r.Blocks)), open: 1}
-	if sp.Class == skep.Durable && s.missed() { // who goes on with these waits for them
+	if sp.Class == skep.Durable && (s.missed() || s.acks(sp) < s.copies(sp)) { // who goes on with these waits for them
 		turn, end := s.known.Begin(r.Scope, r.Blocks)
 		defer end()
 		p.turn = turn
@@ -294,11 +294,10 @@ func (p *putting) put(ctx context.Context, x run) error {
 func (s many) continues(
 	ctx context.Context, op string, sp *space, sc skep.Scope, at *known.Place, turn uint64,
 ) (lost error) {
-	if at.Depth == at.Base || sp.Class != skep.Durable || !s.missed() {
+	if at.Depth == at.Base || sp.Class != skep.Durable || !s.missed() || s.known.IsOpen(sc, at.Parent) {
 		return nil
 	}
 	for waited := false; ; waited = true {
-		lost = nil
 		for _, i := range s.holders(sp, sc.Salt, at.Anchor) {
 			list, err := s.hasOf(ctx, op, s.owner[i], sp, sc.Salt, []skep.Key{at.Parent})
 			err = s.passOver(ctx, op, s.owner[i], err, &lost)
@@ -312,15 +311,14 @@ func (s many) continues(
 	}
 }
 
-// parts declines of a durable put what nodes took apart from what it goes on with, where fewer than all of a group's
-// nodes are enough and not all took all.
+// parts declines of a durable put what nodes took apart from what it goes on with, where fewer acks than nodes are enough.
 func (p *putting) parts(ctx context.Context, of [][]run) {
-	if p.sp.Class != skep.Durable || p.s.acks(p.sp) >= len(p.of) || !slices.ContainsFunc(slices.Concat(p.of...),
-		func(r skep.PutResult) bool { return r.Outcome == skep.Declined }) {
+	declined := func(r skep.PutResult) bool { return r.Outcome == skep.Declined }
+	if p.s.acks(p.sp) >= len(p.of) || !slices.ContainsFunc(slices.Concat(p.of...), declined) {
 		return
 	}
 	for _, x := range slices.Concat(of...) {
-		if x.at.Depth > x.at.Base && p.s.apart(ctx, "put", x.node, p.sp, p.r.Salt, &x.at) {
+		if p.s.apart(ctx, x.node, p.sp, p.r.Scope, &x.at, p.turn) {
 			p.declined(x, skep.Unavailable)
 		}
 	}
@@ -328,16 +326,22 @@ func (p *putting) parts(ctx context.Context, of [][]run) {
 
 // apart says that a node lacks what a block goes on with, and another one of its group has it, or may have it and does
 // not answer: what that one does not take, too, is not found.
-func (s many) apart(ctx context.Context, op string, n *node, sp *space, salt skep.Salt, at *known.Place) (other bool) {
-	for _, i := range s.holders(sp, salt, at.Anchor) {
-		list, err := s.hasOf(ctx, op, s.owner[i], sp, salt, []skep.Key{at.Parent})
-		if has := len(list) == 1 && list[0].Outcome == skep.Exists; has && s.owner[i] == n {
-			return false
-		} else if has || err != nil && s.owner[i] != n {
-			other = true
+func (s many) apart(ctx context.Context, n *node, sp *space, sc skep.Scope, at *known.Place, turn uint64) (other bool) {
+	for sp.Class == skep.Durable && at.Depth > at.Base && !s.known.IsOpen(sc, at.Parent) {
+		for _, i := range s.holders(sp, sc.Salt, at.Anchor) {
+			list, err := s.hasOf(ctx, "put", s.owner[i], sp, sc.Salt, []skep.Key{at.Parent})
+			if has := len(list) == 1 && list[0].Outcome == skep.Exists; has && s.owner[i] == n {
+				return false
+			} else if has || err != nil && s.owner[i] != n {
+				other = true
+			}
 		}
+		if !other || !s.known.Await(ctx, sc, at.Parent, turn) {
+			return other
+		}
+		turn = 0 // it is waited for once
 	}
-	return other
+	return false
 }
 
 func (p *putting) declined(x run, why skep.Kind) {
@@ -422,10 +426,6 @@ func (s many) Begin(ctx context.Context, r *skep.BeginRequest) (skep.BlockWriter
 	}
 	var lost error
 	acks, begun, holders := s.acks(sp), 0, s.holders(sp, r.Salt, e.Anchor)
-	few := 0 // with fewer acks than this, nodes that lack the parent do not count
-	if sp.Class == skep.Durable {
-		few = len(holders)
-	}
 	c := copies.NewWriter(acks, func(err error) (skep.Kind, bool) {
 		return checks.Reason(err), s.away(err) || checks.NoRoom(err)
 	})
@@ -437,7 +437,7 @@ func (s many) Begin(ctx context.Context, r *skep.BeginRequest) (skep.BlockWriter
 			of, err = n.st.Begin(ctx, &q)
 			return err
 		})
-		if err == nil && acks < few && e.Depth > e.Base && s.apart(ctx, op, n, sp, r.Salt, &e) {
+		if err == nil && acks < len(holders) && s.apart(ctx, n, sp, r.Scope, &e, math.MaxUint64) {
 			_ = of.Abort(ctx)
 			of, err = nil, &skep.Error{Op: op, Kind: skep.Unavailable, Field: "parent", Limit: "one that the node has"}
 		}
@@ -465,6 +465,7 @@ func (s many) Begin(ctx context.Context, r *skep.BeginRequest) (skep.BlockWriter
 	case len(holders) > 1:
 		w.BlockWriter = c
 	}
+	w.BlockWriter = s.known.Open(r.Scope, r.Key, w.BlockWriter)
 	return w, nil
 }
 

@@ -286,10 +286,9 @@ func (s many) elsewhere(ctx context.Context, op string, not *node, sp *space) (l
 			lost = s.nodes[i].missing("find namespace", err)
 		}
 	}
-	switch {
-	case there.Load():
+	if there.Load() {
 		return nil
-	case lost == nil:
+	} else if lost == nil {
 		lost = s.nowhere(op, sp)
 	}
 	return lost

@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -29,6 +30,7 @@ func TestADriveThatWasGivenUpStaysAway(t *testing.T) {
 		opened  bool     // it is the open that makes the catalog anew
 		newest  bool     // the drive's own superblock is
 		unclean bool     // its places in groups are there still
+		alone   bool     // another drive is away while the store knows of it first
 	}{
 		"rebuilt":        {given: []uint16{0}},
 		"opened":         {given: []uint16{0}, opened: true},
@@ -41,10 +43,11 @@ func TestADriveThatWasGivenUpStaysAway(t *testing.T) {
 			_, err := s.RemoveDevice(ctx, "3", MoveOptions{})
 			return err
 		}},
-		"it was removed": {then: func(ctx context.Context, _ *Options, s *Store) error {
+		"it was removed": {given: []uint16{0}, then: func(ctx context.Context, _ *Options, s *Store) error {
 			_, err := s.RemoveDevice(ctx, "0", MoveOptions{})
 			return err
 		}},
+		"another does not know": {given: []uint16{0}, unclean: true, alone: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -79,6 +82,11 @@ func TestADriveThatWasGivenUpStaysAway(t *testing.T) {
 			require.NoError(t, err)
 			require.Equal(t, 1, rep.Missing)
 			o.Degraded = DegradedAuto
+			other, aside := filepath.Join(o.Dir, "device-3"), filepath.Join(t.TempDir(), "aside")
+			if c.alone {
+				o.Degraded = DegradedAlways
+				require.NoError(t, os.Rename(other, aside))
+			}
 			s, err = Open(ctx, o)
 			require.NoError(t, err)
 			requireOutcome(t, skep.Committed, putRun(t, s, once, slices.Concat(over, gone), 9000))
@@ -92,8 +100,18 @@ func TestADriveThatWasGivenUpStaysAway(t *testing.T) {
 			}
 			require.NoError(t, s.Close())
 
+			if c.alone {
+				o.Degraded = DegradedAuto
+				require.NoError(t, os.Rename(aside, other))
+			}
 			require.NoError(t, os.Rename(away, here))
 			require.NoError(t, os.RemoveAll(o.catalogDir()))
+			if !c.opened && c.then == nil { // it does not fill the place of one that is missing
+				require.NoError(t, os.Rename(other, aside))
+				_, err := Rebuild(ctx, o, false, nil)
+				requireKind(t, skep.Missing, err)
+				require.NoError(t, os.Rename(aside, other))
+			}
 			if !c.opened {
 				rep, err := Rebuild(ctx, o, false, nil)
 				require.NoError(t, err)
@@ -119,6 +137,44 @@ func TestADriveThatWasGivenUpStaysAway(t *testing.T) {
 			require.NoError(t, s.Close())
 		})
 	}
+}
+
+// Of two halves of a store each went on without the other. Which one is the store is for a person to say, who takes the
+// other away.
+func TestHalvesThatGaveEachOtherUp(t *testing.T) {
+	t.Parallel()
+	ctx := testContext(t)
+	o := small(tempRoot(t, "store"))
+	o.DeviceCount, o.CapacityBytes, o.CacheBytes, o.Logger, o.Degraded = 2, 8<<20, -1, testLog(t), DegradedAlways
+	s, err := Open(ctx, o)
+	require.NoError(t, err)
+	sc, keys := openSpace(t, s, "n", skep.Durable, 2, false), chainKeys(1, 5)
+	requireOutcome(t, skep.Committed, putRun(t, s, sc, keys, 9000))
+	require.NoError(t, s.Close())
+	aside := t.TempDir()
+	away := func(i int) (back func()) {
+		name := "device-" + strconv.Itoa(i)
+		require.NoError(t, os.Rename(filepath.Join(o.Dir, name), filepath.Join(aside, name)))
+		return func() { require.NoError(t, os.Rename(filepath.Join(aside, name), filepath.Join(o.Dir, name))) }
+	}
+	for i := range 2 {
+		back := away(i)
+		require.NoError(t, os.RemoveAll(o.catalogDir()))
+		s, err = Open(ctx, o)
+		require.NoError(t, err)
+		require.NoError(t, s.Close())
+		back()
+	}
+	require.NoError(t, os.RemoveAll(o.catalogDir()))
+	_, err = Rebuild(ctx, o, false, nil)
+	requireKind(t, skep.Conflict, err)
+	away(0)
+	_, err = Rebuild(ctx, o, false, nil)
+	require.NoError(t, err)
+	s, err = Open(ctx, o)
+	require.NoError(t, err)
+	requireChain(t, s, sc, keys, 9000)
+	require.NoError(t, s.Close())
 }
 
 // cleanStones cleans every group, dropping nothing, and says whether a tombstone is left in any.

@@ -19,6 +19,7 @@ type Memory struct {
 	young, old map[block]Place
 	puts       map[block]*put // under way
 	turn       uint64         // of the last of them
+	open       map[block]int  // writers
 }
 
 // most is how many blocks a half of the memory has: some 12 MiB the two.
@@ -41,7 +42,8 @@ type Place struct {
 
 // New is a Memory that knows nothing.
 func New() *Memory {
-	return &Memory{seed: maphash.MakeSeed(), young: map[block]Place{}, old: map[block]Place{}, puts: map[block]*put{}}
+	return &Memory{seed: maphash.MakeSeed(), young: map[block]Place{}, old: map[block]Place{}, puts: map[block]*put{},
+		open: map[block]int{}}
 }
 
 func (m *Memory) key(sc skep.Scope, k skep.Key) block {

@@ -2,6 +2,7 @@ package known
 
 import (
 	"context"
+	"sync"
 
 	"github.com/skepkv/skep"
 )
@@ -28,6 +29,43 @@ func (m *Memory) Begin(sc skep.Scope, blocks []skep.Block) (turn uint64, end fun
 		}
 		close(p.done)
 	}
+}
+
+// Open notes that a block's writer is open, until it is committed or aborted. Who goes on with the block need not wait.
+func (m *Memory) Open(sc skep.Scope, k skep.Key, w skep.BlockWriter) skep.BlockWriter {
+	x := m.key(sc, k)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.open[x]++
+	return &writer{w, sync.OnceFunc(func() {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		if m.open[x]--; m.open[x] == 0 {
+			delete(m.open, x)
+		}
+	})}
+}
+
+type writer struct {
+	skep.BlockWriter
+	closed func()
+}
+
+func (w *writer) Commit(ctx context.Context, ack skep.Ack) (skep.PutResult, error) {
+	defer w.closed()
+	return w.BlockWriter.Commit(ctx, ack)
+}
+
+func (w *writer) Abort(ctx context.Context) error {
+	defer w.closed()
+	return w.BlockWriter.Abort(ctx)
+}
+
+// IsOpen says whether a writer of a block is open.
+func (m *Memory) IsOpen(sc skep.Scope, k skep.Key) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.open[m.key(sc, k)] > 0
 }
 
 // put is one that is under way.

@@ -60,10 +60,11 @@ func (m *Set) Knows(id segment.DeviceID) bool {
 	return slices.ContainsFunc(m.All(), func(d *space.Drive) bool { return segment.DeviceID(d.ID) == id })
 }
 
-// GivenUp are the numbers of the drives that a rebuild went on without, and that nobody has taken out since.
+// GivenUp are the numbers of the drives that a rebuild went on without, of those that were taken out since, too: the
+// drive may come back all the same.
 func (m *Set) GivenUp() (list []uint16) {
 	for _, d := range m.All() {
-		if d.GivenUp && !d.Removed.Load() {
+		if d.GivenUp {
 			list = append(list, d.Index)
 		}
 	}
@@ -123,7 +124,7 @@ func (m *Set) Restamp() {
 	defer cancel()
 	n, sequence := 0, uint64(0)
 	for _, d := range m.All() {
-		if !d.Removed.Load() {
+		if !d.Removed.Load() && !d.GivenUp {
 			n++
 		}
 		sequence = max(sequence, d.Sequence)

@@ -33,11 +33,11 @@ func (p *Opening) openDrives(ctx context.Context) error {
 	count := 0
 	for _, r := range rows {
 		count = max(count, int(r.Index)+1)
-		if r.State == catalog.DeviceRemoved {
-			continue
-		}
-		if byID[r.ID] = r; segment.DeviceID(r.ID) == p.givenUpID(int(r.Index)) {
+		if segment.DeviceID(r.ID) == p.givenUpID(int(r.Index)) {
 			p.gone = append(p.gone, r.Index)
+		}
+		if r.State != catalog.DeviceRemoved {
+			byID[r.ID] = r
 		}
 	}
 	if !p.Own {
@@ -207,7 +207,7 @@ func (p *Opening) standIns(rows []catalog.DeviceState, lacks map[uint16]lack) er
 		}
 		if r.State == catalog.DeviceRemoved {
 			d := members.Removed(int(r.Index), r.SegmentBytes)
-			d.ID, d.Path, d.Serial = r.ID, r.Path, r.Serial
+			d.ID, d.Path, d.Serial, d.GivenUp = r.ID, r.Path, r.Serial, slices.Contains(p.gone, r.Index)
 			p.Members.Opened[r.Index] = d
 			continue
 		}

@@ -57,7 +57,11 @@ func (p *Opening) Drives(ctx context.Context) error {
 		}
 		said[d] = sb
 	}
-	strange = append(strange, p.leaveGivenUp(said)...)
+	gone, left, err := p.leaveGivenUp(said)
+	if err != nil {
+		return err
+	}
+	strange = append(strange, left...)
 	if len(p.Members.Opened) == 0 {
 		return &skep.Error{Op: op, Kind: skep.Missing, Field: "devices", Value: 0, Limit: "at least one that can be read",
 			Err: errors.Join(strange...)}
@@ -73,20 +77,36 @@ func (p *Opening) Drives(ctx context.Context) error {
 	}
 	p.Limits = catalog.Limits{Known: newest.MadeCount > 0, Capacity: uint64(newest.Capacity),
 		Devices: uint32(newest.MadeCount)}
-	return p.order(ctx, newest.DeviceCount, newest.GivenUp, strange)
+	count := newest.DeviceCount
+	for _, i := range gone {
+		if !slices.Contains(newest.GivenUp, i) { // it was away when the others were told, and counts that one yet
+			count--
+		}
+	}
+	return p.order(ctx, count, gone, strange)
 }
 
 // leaveGivenUp leaves alone the drives of which another says that an earlier rebuild went on without them, whatever
-// their own sequence number is: what they know may have been deleted since, and forgotten that it was.
-func (p *Opening) leaveGivenUp(said map[*space.Drive]segment.Superblock) (strange []error) {
-	gone := map[uint16]bool{}
+// their own sequence number is: what they know may have been deleted since, and forgotten that it was. Conflict: drives
+// say so of each other, or fewer of more; which ones are the store is for a person to say.
+func (p *Opening) leaveGivenUp(said map[*space.Drive]segment.Superblock) (gone []uint16, strange []error, err error) {
 	for _, sb := range said {
-		for _, i := range sb.GivenUp {
-			gone[i] = true
+		gone = append(gone, sb.GivenUp...)
+	}
+	slices.Sort(gone)
+	gone = slices.Compact(gone)
+	left := 0
+	for _, d := range p.Members.Opened {
+		if slices.Contains(gone, d.Index) {
+			left++
 		}
 	}
+	if found := len(p.Members.Opened); left == found && found > 0 || 2*left > found && !p.Whatever {
+		return nil, nil, &skep.Error{Op: "rebuild", Kind: skep.Conflict, Field: "devices that the others went on without",
+			Value: left, Limit: fmt.Sprintf("less than half of the %d found: take away those that are not to be the store's", found)}
+	}
 	p.Members.Opened = slices.DeleteFunc(p.Members.Opened, func(d *space.Drive) bool {
-		if !gone[d.Index] {
+		if !slices.Contains(gone, d.Index) {
 			return false
 		}
 		p.Log.Warn("an earlier rebuild went on without this device: it is left alone", "path", d.Path, "device",
@@ -96,7 +116,7 @@ func (p *Opening) leaveGivenUp(said map[*space.Drive]segment.Superblock) (strang
 			Limit: "one that the store has", Err: d.Dev.Close()})
 		return true
 	})
-	return strange
+	return gone, strange, nil
 }
 
 // storeOfMost is the store of most of the devices: what else lies among them is not its.
@@ -152,12 +172,10 @@ func (p *Opening) meet(ctx context.Context, i int, d *space.Drive) (sb segment.S
 	return sb, nil
 }
 
-// order puts the drives found where their numbers say. The store has so many, those that were given up before among
-// them.
+// order puts the drives found where their numbers say. The store has so many beside those that were given up before.
 func (p *Opening) order(ctx context.Context, count int, gone []uint16, strange []error) error {
 	const op = "rebuild"
-	last := count
-	count -= len(gone)
+	last := count + len(gone)
 	byIndex := map[int]*space.Drive{}
 	for _, d := range p.Members.Opened {
 		other := byIndex[int(d.Index)]
@@ -189,9 +207,7 @@ func (p *Opening) order(ctx context.Context, count int, gone []uint16, strange [
 	}
 	p.Members.Opened = slices.Collect(maps.Values(byIndex))
 	found := p.Members.Opened
-	if p.missing = max(0, count-len(found)); p.missing > 0 {
-		p.missing += len(gone) // what one of these had newer may have stood on one of those, too
-	}
+	p.missing, p.before = max(0, count-len(found)), len(gone)
 	for i := range last {
 		switch {
 		case byIndex[i] != nil:

@@ -232,7 +232,8 @@ func (r *rebuilder) fates() []uint8 {
 		if !r.in.Names.Dead(sc.instance, sc.tag) {
 			// What was put over is known by the newer record, which is on as many drives as
 			// the namespace has copies.
-			if ns := r.in.Names.Of(sc.instance); ns != nil && !ns.Info.Chained && ns.Info.Copies <= r.rep.Missing {
+			if ns := r.in.Names.Of(sc.instance); ns != nil && !ns.Info.Chained && r.rep.Missing > 0 &&
+				ns.Info.Copies <= r.rep.Missing+r.in.GivenUp {
 				out[i+1] = scopeMayBeOld
 			}
 			continue

@@ -53,6 +53,7 @@ type Input struct {
 	Drives       []*Drive // by number
 	Partial      bool     // it goes on without drives that are missing
 	Missing      int      // drives that are not there; which of the absent ones were removed long ago is not known
+	GivenUp      int      // drives that earlier rebuilds went on without
 	DryRun       bool     // nothing is written to the drives
 	RowBytes     int      // memory for rows; 0: as much as is good
 	Timeout      time.Duration

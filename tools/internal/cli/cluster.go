@@ -117,10 +117,10 @@ found. Needs no root, 2 GiB of disk and less than two minutes.`,
 		if err != nil {
 			return err
 		}
-		if cmd.Context().Err() != nil {
+		switch {
+		case cmd.Context().Err() != nil: // what was under way ended in the middle
 			a.Code = command.Interrupted
-		}
-		if r.Bad() {
+		case r.Bad():
 			a.Code = command.Failed
 			fmt.Fprintf(a.Err, "skep: cluster demo: %d wrong bytes, %d broken promises, %d of %d blocks found again: please report it\n",
 				r.WrongBytes, r.BrokenPromises, r.Found.After, r.Found.Before)

@@ -56,7 +56,7 @@ func (f *moveFlags) options(a *app) (store.Options, error) {
 	o := store.Options{Dir: f.dir, CapacityBytes: f.capacity, ChangeCapacity: f.capacity > 0, LeasedBytes: 64 << 30,
 		CacheBytes: -1, Logger: log, NoRebalance: true, MustExist: true, WithoutKeys: true, ReadOnly: f.dryRun}
 	if f.force {
-		o.Degraded = store.DegradedAlways
+		o.Degraded, o.NoRebuild = store.DegradedAlways, true // it would give up all drives that are away, and for good
 	}
 	return o, nil
 }

@@ -67,6 +67,7 @@ func (a *app) deleteNamespace(ctx context.Context, f *moveFlags, q store.Namespa
 	if err != nil {
 		return r, err
 	}
+	o.ReadOnly = q.DryRun
 	unknown := func(err error) error {
 		if skep.KindOf(err) != skep.NotFound {
 			return err

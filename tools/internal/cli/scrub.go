@@ -43,7 +43,7 @@ func (a *app) scrub(ctx context.Context, f *storeFlags) (err error) {
 	} else {
 		r, err = a.scrubHere(ctx, f, o)
 	}
-	if err != nil && ctx.Err() == nil {
+	if err != nil && (ctx.Err() == nil || r.Blocks == 0) {
 		return err
 	}
 	if r.Ill() || f.dryRun && !r.Sound() {

@@ -172,7 +172,10 @@ func writeSettings(path string, ask size.Ask, r *size.Answer) error {
 	if err1 := f.Close(); err == nil {
 		err = err1
 	}
-	return err
+	if err != nil { // or the next one would find a part of it
+		return errors.Join(err, os.Remove(path))
+	}
+	return nil
 }
 
 func printSize(w io.Writer, ask size.Ask, r *sizeResult) {

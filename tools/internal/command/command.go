@@ -116,13 +116,22 @@ func (o *output) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// wantsJSON says whether --json is among the arguments.
+// wantsJSON says whether the arguments ask for JSON, as far as they can be read: one of them is wrong.
 func wantsJSON(args []string) bool {
 	end := slices.Index(args, "--")
 	if end < 0 {
 		end = len(args)
 	}
-	return slices.Contains(args[:end], "--json") || slices.Contains(args[:end], "--json=true")
+	for i, a := range args[:end] {
+		if next := i + 1; next < end && (a == "-o" || a == "--output") {
+			a += "=" + args[next]
+		}
+		switch a {
+		case "--json", "--json=true", "--json=1", "-ojson", "-ojsonl", "-o=json", "-o=jsonl", "--output=json", "--output=jsonl":
+			return true
+		}
+	}
+	return false
 }
 
 // Root is the command with all its subcommands, for who looks at them and runs none.

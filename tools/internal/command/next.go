@@ -98,7 +98,7 @@ func NextStep(err error) string {
 	case skep.Damaged:
 		return "keep the directory as it is; skep verify --dir D names each fault with what to do, skep rebuild --dry-run what can be had from the devices"
 	case skep.Full:
-		return "free space on the file system, or give --capacity-blocks a cap that fits"
+		return "free space on the file system, or give the store a cap that fits (--capacity)"
 	case skep.NoMemory:
 		return "close other programs or give smaller blocks; skep doctor shows the limits"
 	case skep.Conflict:

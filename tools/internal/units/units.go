@@ -32,7 +32,7 @@ func ParseSize(s string) (Size, error) {
 		}
 	}
 	n, err := strconv.ParseFloat(text, 64)
-	if err != nil || !(n >= 0) || n*factor >= 1<<62 {
+	if err != nil || !(n >= 0) || n*factor >= 1<<62 || n > 0 && n*factor < 1 { // a part of a byte is not 0
 		return 0, fmt.Errorf("%q is not a size, such as 4096, 64KiB or 1.5GiB", s)
 	}
 	return Size(n * factor), nil
