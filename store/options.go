@@ -172,8 +172,7 @@ type Options struct {
 	// Degraded says whether to open without a device that is missing: "auto" (default), when
 	// no Durable block is lost with it; "never"; "always". Its blocks with another copy are
 	// read from there and copied again in the background, others are misses.
-	// With "always", an open that finds no catalog, or a damaged one, makes it anew without the missing devices, which
-	// are given up for good, unless NoRebuild says otherwise.
+	// "always" gives them up for good where the catalog is lost or damaged, too, but with NoRebuild.
 	Degraded string
 	// BackgroundRate caps what is moved in the background, in bytes of payload a second:
 	// copies made again, drives emptied and filled, compaction. 0: as fast as the drives
