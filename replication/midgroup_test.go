@@ -146,8 +146,8 @@ func TestAPutWaitsForWhatItGoesOnWith(t *testing.T) {
 	}
 }
 
-// While a node is down, blocks of a chain are written as they are computed: a writer is begun before the one before it has
-// committed. What goes on with one that was aborted is refused again.
+// While a node is down, blocks of a chain are written as they are computed: a writer is begun before the one before it
+// has committed. What goes on with one that was aborted is refused again.
 func TestWritersThatAreOpenTogether(t *testing.T) {
 	t.Parallel()
 	x := fencedCrew(t, three(3, 4), skep.Durable)

@@ -311,7 +311,7 @@ func (s many) continues(
 	}
 }
 
-// parts declines of a durable put what nodes took apart from what it goes on with, where fewer acks than nodes are enough.
+// parts declines of a durable put what nodes took apart from what it goes on with, where fewer acks than nodes do.
 func (p *putting) parts(ctx context.Context, of [][]run) {
 	declined := func(r skep.PutResult) bool { return r.Outcome == skep.Declined }
 	if p.s.acks(p.sp) >= len(p.of) || !slices.ContainsFunc(slices.Concat(p.of...), declined) {

@@ -102,8 +102,9 @@ func (p *Opening) leaveGivenUp(said map[*space.Drive]segment.Superblock) (gone [
 		}
 	}
 	if found := len(p.Members.Opened); left == found && found > 0 || 2*left > found && !p.Whatever {
-		return nil, nil, &skep.Error{Op: "rebuild", Kind: skep.Conflict, Field: "devices that the others went on without",
-			Value: left, Limit: fmt.Sprintf("less than half of the %d found: take away those that are not to be the store's", found)}
+		return nil, nil, &skep.Error{Op: "rebuild", Kind: skep.Conflict, Value: left,
+			Field: "devices that the others went on without",
+			Limit: fmt.Sprintf("less than half of the %d found: take away those that are not to be the store's", found)}
 	}
 	p.Members.Opened = slices.DeleteFunc(p.Members.Opened, func(d *space.Drive) bool {
 		if !slices.Contains(gone, d.Index) {

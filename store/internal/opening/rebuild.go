@@ -92,7 +92,8 @@ func (p *Opening) RebuildInto(ctx context.Context, dir string, dryRun bool,
 func (p *Opening) Input(progress func(report.RebuildProgress)) rebuild.Input {
 	p.names = namespaces.NewTable(p.Secret)
 	in := rebuild.Input{Store: rebuilding{p}, Catalog: p.Catalog, Names: p.names, ID: p.ID, Secret: p.Secret,
-		SegmentBytes: p.Space.SegmentBytes, Limits: p.Limits, Partial: p.Whatever, Missing: p.missing, GivenUp: p.before, Timeout: p.Timeout,
+		SegmentBytes: p.Space.SegmentBytes, Limits: p.Limits, Partial: p.Whatever, Missing: p.missing,
+		GivenUp: p.before, Timeout: p.Timeout,
 		Wall: p.Wall, Log: p.Log, Progress: progress}
 	for _, d := range p.Members.Opened {
 		in.Drives = append(in.Drives, driveFound(d))

@@ -127,7 +127,8 @@ func wantsJSON(args []string) bool {
 			a += "=" + args[next]
 		}
 		switch a {
-		case "--json", "--json=true", "--json=1", "-ojson", "-ojsonl", "-o=json", "-o=jsonl", "--output=json", "--output=jsonl":
+		case "--json", "--json=true", "--json=1", "-ojson", "-ojsonl", "-o=json", "-o=jsonl", "--output=json",
+			"--output=jsonl":
 			return true
 		}
 	}
