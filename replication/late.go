@@ -11,8 +11,7 @@ import (
 
 // A run of which nothing comes for longer than is usual is taken from its node, and what is left of it is loaded from
 // another one, into the same memory: when the first node's session has surely ended, so no bytes are mixed. What is
-// loaded anew is bounded (pace.Hedges). Of a slow node others are loaded elsewhere from the beginning, but for one now and
-// then.
+// loaded anew is bounded (pace.Hedges). Of a slow node others, but for one now and then, are loaded elsewhere at once.
 
 // watch is how a load's node keeps up.
 type watch struct {

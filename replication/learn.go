@@ -65,8 +65,7 @@ func (s *Store) follow(ctx context.Context, v *view, m *clustermap.Map) bool {
 	return true
 }
 
-// mistaken has the nodes, and who answers in their place, asked for a newer map, beside a call that another node was
-// there for.
+// mistaken has the nodes, and who answers in their place, asked for a newer map, beside a call that was another's.
 func (s *Store) mistaken() {
 	s.again.Ask(s.start, func() {
 		if s.turn(s.ctx) == nil {
@@ -134,8 +133,7 @@ func (s *Store) newest(ctx context.Context, v *view) *clustermap.Map {
 	return m
 }
 
-// adopt goes on by a newer map. Nodes keep their places, and those that it does not have any more stay for what has
-// been begun with them.
+// adopt goes on by a newer map. Nodes keep their places; those that it has no more stay for what was begun with them.
 func (s *Store) adopt(ctx context.Context, v *view, m *clustermap.Map) error {
 	const op = "newer map"
 	next := &view{of: m, nodes: v.nodes[:len(v.nodes):len(v.nodes)]}

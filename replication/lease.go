@@ -51,8 +51,7 @@ func (s *Store) leased(id skep.LeaseID) *lease {
 	return x
 }
 
-// covers is the spans that a lease has of a chain, as far as it has it, and the tokens of the last block
-// of that.
+// covers is the spans that a lease has of a chain, as far as it has it, and the tokens of the last block.
 func (x *lease) covers(sp *space, salt skep.Salt, keys []skep.Key) (best []span, tail int) {
 	if x == nil || x.space != sp || x.salt != salt || !sp.Chained {
 		return nil, 0

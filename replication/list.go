@@ -8,8 +8,7 @@ import (
 	"github.com/skepkv/skep"
 )
 
-// CountBlocks implements skep.Lister: what the nodes have, so a block counts as often as there are copies of it. Every
-// node has to answer.
+// CountBlocks implements skep.Lister: what all nodes have, so a block counts as often as there are copies of it.
 func (s many) CountBlocks(ctx context.Context, id skep.NamespaceID) (int64, error) {
 	const op = "count blocks"
 	sp, err := s.enter(ctx, op, id)

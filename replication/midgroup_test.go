@@ -183,6 +183,16 @@ func TestWritersThatAreOpenTogether(t *testing.T) {
 	require.NoError(t, w.Abort(t.Context()))
 	_, err = begin(3)
 	require.Equal(t, skep.Unavailable, skep.KindOf(err))
+
+	w, err = begin(2)
+	require.NoError(t, err)
+	child, err := begin(3)
+	require.NoError(t, err)
+	require.NoError(t, w.Abort(t.Context()))
+	require.NoError(t, child.Write(t.Context(), skep.PartKV, 0, payload(keys[3])))
+	out, err := child.Commit(t.Context(), skep.AckCommitted)
+	require.NoError(t, err)
+	require.Equal(t, skep.PutResult{Reason: skep.Unavailable}, out, "nobody would find it")
 }
 
 // Where fewer nodes than all are enough for a durable block, one that lacks what the block goes on with is not enough:

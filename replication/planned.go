@@ -182,8 +182,7 @@ func (x *session) answered(c *chain, w *waiting) {
 	}
 }
 
-// beginPlanned begins what a node is asked for of chains with a cost; behind the last one, what no node has is missed.
-// x.mu is held.
+// beginPlanned begins what a node is asked for of chains with a cost, and misses what no node has. x.mu is held.
 func (x *session) beginPlanned(i int) {
 	for _, c := range x.chains {
 		if c.plan == nil || c.over {

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"math"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -294,10 +293,10 @@ func (p *putting) put(ctx context.Context, x run) error {
 func (s many) continues(
 	ctx context.Context, op string, sp *space, sc skep.Scope, at *known.Place, turn uint64,
 ) (lost error) {
-	if at.Depth == at.Base || sp.Class != skep.Durable || !s.missed() || s.known.IsOpen(sc, at.Parent) {
+	if at.Depth == at.Base || sp.Class != skep.Durable || !s.missed() || turn == known.Last && s.known.IsOpen(sc, at.Parent) {
 		return nil
 	}
-	for waited := false; ; waited = true {
+	for under := s.known.Under(sc, at.Parent, turn); ; under = nil { // it may be on its way
 		for _, i := range s.holders(sp, sc.Salt, at.Anchor) {
 			list, err := s.hasOf(ctx, op, s.owner[i], sp, sc.Salt, []skep.Key{at.Parent})
 			err = s.passOver(ctx, op, s.owner[i], err, &lost)
@@ -305,7 +304,7 @@ func (s many) continues(
 				return err
 			}
 		}
-		if waited || !s.known.Await(ctx, sc, at.Parent, turn) { // else it was on its way
+		if !known.Wait(ctx, under) {
 			return cmp.Or(lost, s.missable(op, false))
 		}
 	}
@@ -327,7 +326,7 @@ func (p *putting) parts(ctx context.Context, of [][]run) {
 // apart says that a node lacks what a block goes on with, and another one of its group has it, or may have it and does
 // not answer: what that one does not take, too, is not found.
 func (s many) apart(ctx context.Context, n *node, sp *space, sc skep.Scope, at *known.Place, turn uint64) (other bool) {
-	for sp.Class == skep.Durable && at.Depth > at.Base && !s.known.IsOpen(sc, at.Parent) {
+	for under := s.known.Under(sc, at.Parent, turn); sp.Class == skep.Durable && at.Depth > at.Base; under = nil {
 		for _, i := range s.holders(sp, sc.Salt, at.Anchor) {
 			list, err := s.hasOf(ctx, "put", s.owner[i], sp, sc.Salt, []skep.Key{at.Parent})
 			if has := len(list) == 1 && list[0].Outcome == skep.Exists; has && s.owner[i] == n {
@@ -336,10 +335,9 @@ func (s many) apart(ctx context.Context, n *node, sp *space, sc skep.Scope, at *
 				other = true
 			}
 		}
-		if !other || !s.known.Await(ctx, sc, at.Parent, turn) {
+		if !known.Wait(ctx, under) {
 			return other
 		}
-		turn = 0 // it is waited for once
 	}
 	return false
 }
@@ -412,20 +410,20 @@ func (s many) Begin(ctx context.Context, r *skep.BeginRequest) (skep.BlockWriter
 		return nil, err
 	}
 	e := s.known.Where(sp.group, r.Scope, r.Key, r.Depth, r.Parent, r.Ancestors)
-	if err := s.continues(ctx, op, sp, r.Scope, &e, math.MaxUint64); err != nil {
+	if err := s.continues(ctx, op, sp, r.Scope, &e, known.Last); err != nil {
 		return nil, err
 	}
 	q := *r
 	if q.Depth = e.Depth - e.Base; q.Depth == 0 {
 		q.Parent = nil
 	}
-	w := &writer{s: s, sp: sp, scope: r.Scope, key: r.Key, at: e}
+	w := &writer{s: s, sp: sp, scope: r.Scope, key: r.Key, at: e, unsure: s.known.IsOpen(r.Scope, e.Parent)}
 	if r.Replaces != nil {
 		tail := *r.Replaces
 		w.replaces = &tail
 	}
 	var lost error
-	acks, begun, holders := s.acks(sp), 0, s.holders(sp, r.Salt, e.Anchor)
+	acks, there, holders := s.acks(sp), 0, s.holders(sp, r.Salt, e.Anchor)
 	c := copies.NewWriter(acks, func(err error) (skep.Kind, bool) {
 		return checks.Reason(err), s.away(err) || checks.NoRoom(err)
 	})
@@ -437,7 +435,7 @@ func (s many) Begin(ctx context.Context, r *skep.BeginRequest) (skep.BlockWriter
 			of, err = n.st.Begin(ctx, &q)
 			return err
 		})
-		if err == nil && acks < len(holders) && s.apart(ctx, n, sp, r.Scope, &e, math.MaxUint64) {
+		if err == nil && acks < len(holders) && s.apart(ctx, n, sp, r.Scope, &e, known.Last) {
 			_ = of.Abort(ctx)
 			of, err = nil, &skep.Error{Op: op, Kind: skep.Unavailable, Field: "parent", Limit: "one that the node has"}
 		}
@@ -445,7 +443,7 @@ func (s many) Begin(ctx context.Context, r *skep.BeginRequest) (skep.BlockWriter
 		declines := s.away(err) || checks.NoRoom(err) || errors.Is(err, skep.Denied)
 		switch {
 		case err == nil:
-			w.BlockWriter, begun = of, begun+1
+			w.BlockWriter, there = of, there+1
 		case ctx.Err() != nil:
 			err = ended(ctx, op)
 		case declines && lost == nil:
@@ -458,14 +456,16 @@ func (s many) Begin(ctx context.Context, r *skep.BeginRequest) (skep.BlockWriter
 		c.Add(of, checks.Reason(err))
 	}
 	switch {
-	case begun == 0 || begun < acks:
+	case there == 0 || there < acks:
 		_ = c.Abort(context.WithoutCancel(ctx))
 		return nil, cmp.Or[error](lost, &skep.Error{Op: op, Kind: skep.Unavailable, Field: "nodes that are up",
-			Value: begun, Limit: acks})
+			Value: there, Limit: acks})
 	case len(holders) > 1:
 		w.BlockWriter = c
 	}
-	w.BlockWriter = s.known.Open(r.Scope, r.Key, w.BlockWriter)
+	if sp.Class == skep.Durable {
+		w.BlockWriter = s.known.Open(r, w.BlockWriter)
+	}
 	return w, nil
 }
 
@@ -478,10 +478,16 @@ type writer struct {
 	key      skep.Key
 	at       known.Place
 	replaces *skep.Key
+	unsure   bool // what it goes on with was being written
 }
 
 // Commit implements skep.BlockWriter.
 func (w *writer) Commit(ctx context.Context, ack skep.Ack) (skep.PutResult, error) {
+	if w.unsure { // that is there by now, or may never be
+		if err := w.s.continues(ctx, "commit", w.sp, w.scope, &w.at, 0); err != nil {
+			return skep.PutResult{Outcome: skep.Declined, Reason: checks.Reason(err)}, w.Abort(ctx)
+		}
+	}
 	out, err := w.BlockWriter.Commit(ctx, ack)
 	if err != nil || out.Outcome == skep.Declined {
 		return out, err

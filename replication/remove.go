@@ -146,8 +146,7 @@ func (s many) Hint(ctx context.Context, sc skep.Scope, keys []skep.Key, h skep.H
 	return total, err
 }
 
-// Purge implements skep.Deleter. It has to reach every node: where one did not answer, what it has is there when it
-// is back, and is to be purged again.
+// Purge implements skep.Deleter. It has to reach every node: what one that did not answer has is to be purged again.
 func (s many) Purge(ctx context.Context, p skep.Purge) error {
 	const op = "purge"
 	if err := p.Validate(); err != nil {

@@ -84,8 +84,7 @@ func (c *chain) gone(now time.Time) skep.Kind {
 	return 0
 }
 
-// lane is what of a chain is on one node, and how much of it has been seen to: of block i of span s, or of layer l in
-// span s.
+// lane is what of a chain is on one node, and how much of it has been seen to: block i, or layer l, of span s.
 type lane struct {
 	spans []span // clipped to the chain's Blocks, in the order of loading
 	span  int

@@ -262,8 +262,7 @@ func (s many) has(ctx context.Context, n *node, sp *space) (bool, error) {
 // askedAtOnce is how many nodes are asked whether they have a namespace, beside one another.
 const askedAtOnce = 8
 
-// elsewhere is nil where another node still has the namespace, else the error that none has it. Where one does not
-// answer, nobody knows.
+// elsewhere is nil where another node has the namespace, else the error that none has it, or that one did not answer.
 func (s many) elsewhere(ctx context.Context, op string, not *node, sp *space) (lost error) {
 	within, cancel := context.WithCancel(ctx)
 	defer cancel()

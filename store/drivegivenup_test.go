@@ -85,6 +85,7 @@ func TestADriveThatWasGivenUpStaysAway(t *testing.T) {
 			other, aside := filepath.Join(o.Dir, "device-3"), filepath.Join(t.TempDir(), "aside")
 			if c.alone {
 				o.Degraded = DegradedAlways
+				raiseSuperblock(t, other)
 				require.NoError(t, os.Rename(other, aside))
 			}
 			s, err = Open(ctx, o)

@@ -89,7 +89,7 @@ func TestWhoGoesOnWithABlockUnderWay(t *testing.T) {
 			done := make(chan struct{})
 			go func() {
 				defer close(done)
-				m.Await(ctx, sc, k, before)
+				Wait(ctx, m.Under(sc, k, before))
 			}()
 			synctest.Wait()
 			return done

@@ -1,8 +1,12 @@
 package known
 
 import (
+	"cmp"
 	"context"
-	"sync"
+	"errors"
+	"maps"
+	"math"
+	"time"
 
 	"github.com/skepkv/skep"
 )
@@ -31,19 +35,27 @@ func (m *Memory) Begin(sc skep.Scope, blocks []skep.Block) (turn uint64, end fun
 	}
 }
 
-// Open notes that a block's writer is open, until it is committed or aborted. Who goes on with the block need not wait.
-func (m *Memory) Open(sc skep.Scope, k skep.Key, w skep.BlockWriter) skep.BlockWriter {
-	x := m.key(sc, k)
+// mostOpen is how many writers are noted before those are looked for whose time is over.
+const mostOpen = 1024
+
+// Open notes that a block's writer is open, until it is committed, aborted or over its time. Who begins one that goes on
+// with the block need not wait for it.
+func (m *Memory) Open(r *skep.BeginRequest, w skep.BlockWriter) skep.BlockWriter {
+	x, now := m.key(r.Scope, r.Key), skep.Steady()
+	until := now.Add(cmp.Or(r.Timeout, skep.DefaultPutTimeout))
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.open[x]++
-	return &writer{w, sync.OnceFunc(func() {
+	if len(m.open) >= mostOpen {
+		maps.DeleteFunc(m.open, func(_ block, until time.Time) bool { return now.After(until) })
+	}
+	m.open[x] = until
+	return &writer{w, func() {
 		m.mu.Lock()
 		defer m.mu.Unlock()
-		if m.open[x]--; m.open[x] == 0 {
+		if m.open[x].Equal(until) {
 			delete(m.open, x)
 		}
-	})}
+	}}
 }
 
 type writer struct {
@@ -52,8 +64,11 @@ type writer struct {
 }
 
 func (w *writer) Commit(ctx context.Context, ack skep.Ack) (skep.PutResult, error) {
-	defer w.closed()
-	return w.BlockWriter.Commit(ctx, ack)
+	out, err := w.BlockWriter.Commit(ctx, ack)
+	if !errors.Is(err, skep.Invalid) { // a byte was not written: it stays open
+		w.closed()
+	}
+	return out, err
 }
 
 func (w *writer) Abort(ctx context.Context) error {
@@ -65,8 +80,11 @@ func (w *writer) Abort(ctx context.Context) error {
 func (m *Memory) IsOpen(sc skep.Scope, k skep.Key) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return m.open[m.key(sc, k)] > 0
+	return skep.Steady().Before(m.open[m.key(sc, k)])
 }
+
+// Last is the turn of who waits for all puts: of a writer.
+const Last = math.MaxUint64
 
 // put is one that is under way.
 type put struct {
@@ -74,18 +92,26 @@ type put struct {
 	done chan struct{}
 }
 
-// Await waits while a block is being put by a put that was begun before this turn, so that no two wait for each other.
-// False: none is.
-func (m *Memory) Await(ctx context.Context, sc skep.Scope, k skep.Key, before uint64) bool {
+// Under is closed when a put of a block has ended that was begun before this turn, so that no two wait for each other;
+// nil: none is under way.
+func (m *Memory) Under(sc skep.Scope, k skep.Key, before uint64) (over <-chan struct{}) {
 	m.mu.Lock()
-	p := m.puts[m.key(sc, k)]
-	m.mu.Unlock()
-	if p == nil || p.turn >= before {
+	defer m.mu.Unlock()
+	if p := m.puts[m.key(sc, k)]; p != nil && p.turn < before {
+		return p.done
+	}
+	return nil
+}
+
+// Wait waits for what Under gave. False: there was nothing to wait for, or the context has ended.
+func Wait(ctx context.Context, over <-chan struct{}) bool {
+	if over == nil {
 		return false
 	}
 	select {
-	case <-p.done:
+	case <-over:
+		return true
 	case <-ctx.Done():
+		return false
 	}
-	return true
 }

@@ -38,6 +38,9 @@ func (p *Opening) openDrives(ctx context.Context) error {
 		}
 		if r.State != catalog.DeviceRemoved {
 			byID[r.ID] = r
+			if !slices.Contains(p.gone, r.Index) {
+				p.live++
+			}
 		}
 	}
 	if !p.Own {
@@ -257,7 +260,7 @@ func (p *Opening) adopt(ctx context.Context, d *space.Drive, byID map[[16]byte]c
 	d.Segments = layout.Segments(d.Dev.Size(), d.SegBytes)
 	d.Limit = d.Segments
 	p.Restamp = p.Restamp || sb.Capacity != int64(p.Limits.Capacity) || sb.MadeCount != int(p.Limits.Devices) ||
-		!slices.Equal(sb.GivenUp, p.gone)
+		!slices.Equal(sb.GivenUp, p.gone) || sb.DeviceCount != p.live
 	if c := int64(p.Limits.Capacity); c > 0 {
 		// A larger cap lets the device grow; a smaller one does not shrink it.
 		d.Limit = max(d.Segments, layout.Segments(c/int64(len(byID)), d.SegBytes))

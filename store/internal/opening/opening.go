@@ -76,8 +76,9 @@ type Opening struct {
 	oldNames []string                 // Devices as they were given, where they were set aside
 	toName   atomic.Pointer[[]string] // what ToName gives
 	Relog    bool                     // a rebuild left it to this open to log what only the catalog knows
-	Restamp  bool                     // a superblock says something else than Limits and gone
+	Restamp  bool                     // a superblock says something else than Limits, gone and live
 	gone     []uint16                 // numbers of drives that a rebuild went on without, by the catalog
+	live     int                      // drives beside those, by the catalog
 
 	names   *namespaces.Table // of a rebuild
 	missing int               // devices that a rebuild has not found, of as many as the superblocks say

@@ -68,7 +68,13 @@ func (p *Opening) Drives(ctx context.Context) error {
 	}
 	var newest segment.Superblock // knows how many there are since some were added, removed or given up, and the cap
 	for _, d := range p.Members.Opened {
-		switch sb := said[d]; {
+		sb := said[d]
+		for _, i := range gone {
+			if !slices.Contains(sb.GivenUp, i) { // it was away when the others were told, and counts that one yet
+				sb.DeviceCount--
+			}
+		}
+		switch {
 		case sb.Sequence > newest.Sequence:
 			newest = sb
 		case sb.Sequence == newest.Sequence:
@@ -77,13 +83,7 @@ func (p *Opening) Drives(ctx context.Context) error {
 	}
 	p.Limits = catalog.Limits{Known: newest.MadeCount > 0, Capacity: uint64(newest.Capacity),
 		Devices: uint32(newest.MadeCount)}
-	count := newest.DeviceCount
-	for _, i := range gone {
-		if !slices.Contains(newest.GivenUp, i) { // it was away when the others were told, and counts that one yet
-			count--
-		}
-	}
-	return p.order(ctx, count, gone, strange)
+	return p.order(ctx, newest.DeviceCount, gone, strange)
 }
 
 // leaveGivenUp leaves alone the drives of which another says that an earlier rebuild went on without them, whatever
@@ -95,16 +95,20 @@ func (p *Opening) leaveGivenUp(said map[*space.Drive]segment.Superblock) (gone [
 	}
 	slices.Sort(gone)
 	gone = slices.Compact(gone)
-	left := 0
-	for _, d := range p.Members.Opened {
+	left, mutual := 0, false
+	for d, sb := range said {
 		if slices.Contains(gone, d.Index) {
 			left++
 		}
+		for other, by := range said {
+			mutual = mutual || slices.Contains(sb.GivenUp, other.Index) && slices.Contains(by.GivenUp, d.Index)
+		}
 	}
-	if found := len(p.Members.Opened); left == found && found > 0 || 2*left > found && !p.Whatever {
+	if found := len(said); mutual || left == found && found > 0 || 2*left > found && !p.Whatever {
 		return nil, nil, &skep.Error{Op: "rebuild", Kind: skep.Conflict, Value: left,
 			Field: "devices that the others went on without",
-			Limit: fmt.Sprintf("less than half of the %d found: take away those that are not to be the store's", found)}
+			Limit: fmt.Sprintf("at most half of the %d found, and none that went on without each other: take away those "+
+				"that are not to be the store's", found)}
 	}
 	p.Members.Opened = slices.DeleteFunc(p.Members.Opened, func(d *space.Drive) bool {
 		if !slices.Contains(gone, d.Index) {
