@@ -38,8 +38,8 @@ func (m *Memory) Begin(sc skep.Scope, blocks []skep.Block) (turn uint64, end fun
 // mostOpen is how many writers are noted before those are looked for whose time is over.
 const mostOpen = 1024
 
-// Open notes that a block's writer is open, until it is committed, aborted or over its time. Who begins one that goes on
-// with the block need not wait for it.
+// Open notes that a block's writer is open, until it is committed, aborted or over its time. Who begins one that goes
+// on with the block need not wait for it.
 func (m *Memory) Open(r *skep.BeginRequest, w skep.BlockWriter) skep.BlockWriter {
 	x, now := m.key(r.Scope, r.Key), skep.Steady()
 	until := now.Add(cmp.Or(r.Timeout, skep.DefaultPutTimeout))

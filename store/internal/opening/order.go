@@ -107,8 +107,8 @@ func (p *Opening) leaveGivenUp(said map[*space.Drive]segment.Superblock) (gone [
 	if found := len(said); mutual || left == found && found > 0 || 2*left > found && !p.Whatever {
 		return nil, nil, &skep.Error{Op: "rebuild", Kind: skep.Conflict, Value: left,
 			Field: "devices that the others went on without",
-			Limit: fmt.Sprintf("at most half of the %d found, and none that went on without each other: take away those "+
-				"that are not to be the store's", found)}
+			Limit: fmt.Sprintf("at most half of the %d found, and none that went on without each other: take away "+
+				"those that are not to be the store's", found)}
 	}
 	p.Members.Opened = slices.DeleteFunc(p.Members.Opened, func(d *space.Drive) bool {
 		if !slices.Contains(gone, d.Index) {
