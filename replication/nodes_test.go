@@ -26,14 +26,14 @@ type fallible struct {
 	old      bool                      // knows no lookup of runs
 	newer    []byte                    // the map that it tells
 	stale    int                       // so many puts are refused, as by an older map
-	noRoom   skep.Kind                 // puts end in an error of this kind
+	noRoom   skep.Kind                 // puts and commits end in an error of this kind
 	writers  *writers                  // when set, notes who may write where
 	dies     atomic.Int64              // the node goes down when so many chunks have been handed out; 0: it does not
 	spoilt   atomic.Bool               // every block is damaged
 	damaged  atomic.Pointer[skep.Key]  // this one is
 	holds    atomic.Bool               // sessions do not end: their memory is not released
 	arrived  atomic.Int64              // puts that have come
-	held     chan struct{}             // when set, is waited for by puts
+	held     chan struct{}             // when set, is waited for by puts and commits
 	behind   atomic.Int64              // so many calls of Want are refused, by an older map
 	open     bool                      // closing the Store leaves it open: others use it
 	lag      atomic.Int64              // nanoseconds that lookups, questions and releases take; for a bubble of synctest
@@ -176,7 +176,25 @@ func (f *fallible) Put(ctx context.Context, r *skep.PutRequest) ([]skep.PutResul
 }
 
 func (f *fallible) Begin(ctx context.Context, r *skep.BeginRequest) (skep.BlockWriter, error) {
-	return try(f, func() (skep.BlockWriter, error) { return f.Store.Begin(ctx, r) })
+	return try(f, func() (skep.BlockWriter, error) {
+		w, err := f.Store.Begin(ctx, r)
+		return &fallibleWriter{w, f}, err
+	})
+}
+
+type fallibleWriter struct {
+	skep.BlockWriter
+	f *fallible
+}
+
+func (w *fallibleWriter) Commit(ctx context.Context, ack skep.Ack) (skep.PutResult, error) {
+	if w.f.held != nil {
+		<-w.f.held
+	}
+	if w.f.noRoom != 0 {
+		return skep.PutResult{}, &skep.Error{Op: "commit", Kind: w.f.noRoom}
+	}
+	return try(w.f, func() (skep.PutResult, error) { return w.BlockWriter.Commit(ctx, ack) })
 }
 
 func (f *fallible) Flush(ctx context.Context) error {

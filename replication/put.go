@@ -108,7 +108,7 @@ func (s many) Put(ctx context.Context, r *skep.PutRequest) ([]skep.PutResult, er
 		return nil, err
 	}
 	p := &putting{s: s, sp: sp, r: r, out: make([]skep.PutResult, len(r.Blocks)), open: 1}
-	if sp.Class == skep.Durable && (s.missed() || s.acks(sp) < s.copies(sp)) { // who goes on with these waits for them
+	if s.unsure(sp) { // who goes on with these waits for them
 		turn, end := s.known.Begin(r.Scope, r.Blocks)
 		defer end()
 		p.turn = turn
@@ -287,13 +287,18 @@ func (p *putting) put(ctx context.Context, x run) error {
 	return err
 }
 
+// unsure says that a durable block may be taken where what it goes on with is not.
+func (s many) unsure(sp *space) bool {
+	return sp.Class == skep.Durable && (s.missed() || s.acks(sp) < s.copies(sp))
+}
+
 // continues refuses a block of a durable namespace that goes on with one which none of its group's nodes has, while a
 // node is down that may have it: beside another node's beginning it would never be found, for who has it does not know
 // where that is when the node is back.
 func (s many) continues(
 	ctx context.Context, op string, sp *space, sc skep.Scope, at *known.Place, turn uint64,
 ) (lost error) {
-	if at.Depth == at.Base || sp.Class != skep.Durable || !s.missed() || turn == known.Last && s.known.IsOpen(sc, at.Parent) {
+	if at.Depth == at.Base || sp.Class != skep.Durable || !s.missed() {
 		return nil
 	}
 	for under := s.known.Under(sc, at.Parent, turn); ; under = nil { // it may be on its way
@@ -304,15 +309,19 @@ func (s many) continues(
 				return err
 			}
 		}
-		if !known.Wait(ctx, under) {
+		switch waited := known.Wait(ctx, under); {
+		case ctx.Err() != nil:
+			return ended(ctx, op)
+		case !waited:
 			return cmp.Or(lost, s.missable(op, false))
 		}
 	}
 }
 
+func declined(r skep.PutResult) bool { return r.Outcome == skep.Declined }
+
 // parts declines of a durable put what nodes took apart from what it goes on with, where fewer acks than nodes do.
 func (p *putting) parts(ctx context.Context, of [][]run) {
-	declined := func(r skep.PutResult) bool { return r.Outcome == skep.Declined }
 	if p.s.acks(p.sp) >= len(p.of) || !slices.ContainsFunc(slices.Concat(p.of...), declined) {
 		return
 	}
@@ -410,14 +419,11 @@ func (s many) Begin(ctx context.Context, r *skep.BeginRequest) (skep.BlockWriter
 		return nil, err
 	}
 	e := s.known.Where(sp.group, r.Scope, r.Key, r.Depth, r.Parent, r.Ancestors)
-	if err := s.continues(ctx, op, sp, r.Scope, &e, known.Last); err != nil {
-		return nil, err
-	}
 	q := *r
 	if q.Depth = e.Depth - e.Base; q.Depth == 0 {
 		q.Parent = nil
 	}
-	w := &writer{s: s, sp: sp, scope: r.Scope, key: r.Key, at: e, unsure: s.known.IsOpen(r.Scope, e.Parent)}
+	w := &writer{s: s, sp: sp, scope: r.Scope, key: r.Key, at: e}
 	if r.Replaces != nil {
 		tail := *r.Replaces
 		w.replaces = &tail
@@ -426,7 +432,7 @@ func (s many) Begin(ctx context.Context, r *skep.BeginRequest) (skep.BlockWriter
 	acks, there, holders := s.acks(sp), 0, s.holders(sp, r.Salt, e.Anchor)
 	c := copies.NewWriter(acks, func(err error) (skep.Kind, bool) {
 		return checks.Reason(err), s.away(err) || checks.NoRoom(err)
-	})
+	}, w.look)
 	for _, at := range holders {
 		n, q := s.owner[at], q
 		var of skep.BlockWriter
@@ -435,10 +441,6 @@ func (s many) Begin(ctx context.Context, r *skep.BeginRequest) (skep.BlockWriter
 			of, err = n.st.Begin(ctx, &q)
 			return err
 		})
-		if err == nil && acks < len(holders) && s.apart(ctx, n, sp, r.Scope, &e, known.Last) {
-			_ = of.Abort(ctx)
-			of, err = nil, &skep.Error{Op: op, Kind: skep.Unavailable, Field: "parent", Limit: "one that the node has"}
-		}
 		// This one alone, where it lacks an encryption key.
 		declines := s.away(err) || checks.NoRoom(err) || errors.Is(err, skep.Denied)
 		switch {
@@ -463,9 +465,6 @@ func (s many) Begin(ctx context.Context, r *skep.BeginRequest) (skep.BlockWriter
 	case len(holders) > 1:
 		w.BlockWriter = c
 	}
-	if sp.Class == skep.Durable {
-		w.BlockWriter = s.known.Open(r, w.BlockWriter)
-	}
 	return w, nil
 }
 
@@ -478,18 +477,29 @@ type writer struct {
 	key      skep.Key
 	at       known.Place
 	replaces *skep.Key
-	unsure   bool // what it goes on with was being written
+	refused  atomic.Bool
 }
 
-// Commit implements skep.BlockWriter.
+// Commit implements skep.BlockWriter. What the block goes on with is looked for now: writers of a chain are open
+// together, and are waited for where they are being committed.
 func (w *writer) Commit(ctx context.Context, ack skep.Ack) (skep.PutResult, error) {
-	if w.unsure { // that is there by now, or may never be
-		if err := w.s.continues(ctx, "commit", w.sp, w.scope, &w.at, 0); err != nil {
-			return skep.PutResult{Outcome: skep.Declined, Reason: checks.Reason(err)}, w.Abort(ctx)
+	const op = "commit"
+	if w.s.unsure(w.sp) && !w.refused.Load() {
+		defer w.s.known.Commit(w.scope, w.key)()
+		err := w.s.continues(ctx, op, w.sp, w.scope, &w.at, known.Last)
+		if err != nil && ctx.Err() == nil && (w.s.away(err) || checks.NoRoom(err)) {
+			w.refused.Store(true)
+			_ = w.Abort(context.WithoutCancel(ctx))
+			return skep.PutResult{Outcome: skep.Declined, Reason: checks.Reason(err)}, nil
+		} else if err != nil {
+			return skep.PutResult{}, err
 		}
 	}
 	out, err := w.BlockWriter.Commit(ctx, ack)
-	if err != nil || out.Outcome == skep.Declined {
+	if err == nil && declined(out) && ctx.Err() != nil {
+		err = ended(ctx, op)
+	}
+	if err != nil || declined(out) {
 		return out, err
 	}
 	if w.sp.Chained {
@@ -499,4 +509,16 @@ func (w *writer) Commit(ctx context.Context, ack skep.Ack) (skep.PutResult, erro
 		err = w.s.dropTail(ctx, w.sp, w.scope.Salt, *w.replaces)
 	}
 	return out, err
+}
+
+// look declines what nodes took apart from what it goes on with, where fewer acks than nodes do.
+func (w *writer) look(ctx context.Context, out []skep.PutResult) {
+	if w.s.acks(w.sp) >= len(out) || !slices.ContainsFunc(out, declined) {
+		return
+	}
+	for i, at := range w.s.holders(w.sp, w.scope.Salt, w.at.Anchor) {
+		if !declined(out[i]) && w.s.apart(ctx, w.s.owner[at], w.sp, w.scope, &w.at, known.Last) {
+			out[i] = skep.PutResult{Outcome: skep.Declined, Reason: skep.Unavailable}
+		}
+	}
 }

@@ -12,6 +12,7 @@ import (
 type Writer struct {
 	acks int
 	away func(error) (why skep.Kind, away bool)
+	look func(context.Context, []skep.PutResult)
 	mu   sync.Mutex
 	of   []skep.BlockWriter // nil: the node is away
 	why  []skep.Kind
@@ -19,9 +20,11 @@ type Writer struct {
 }
 
 // NewWriter makes a writer without nodes yet. acks of them have to have the block; away says whether an error is that a
-// node is away, and by which kind it is declined then.
-func NewWriter(acks int, away func(error) (why skep.Kind, away bool)) *Writer {
-	return &Writer{acks: acks, away: away}
+// node is away, and by which kind it is declined then. look sees what each node said of a commit, and may change it.
+func NewWriter(
+	acks int, away func(error) (why skep.Kind, away bool), look func(context.Context, []skep.PutResult),
+) *Writer {
+	return &Writer{acks: acks, away: away, look: look}
 }
 
 // Add adds a node's writer, the first node first; nil: the node is away, for this reason.
@@ -80,12 +83,13 @@ func (w *Writer) Commit(ctx context.Context, ack skep.Ack) (skep.PutResult, erro
 		return skep.PutResult{}, err
 	}
 	w.mu.Lock()
-	defer w.mu.Unlock()
 	for i, of := range w.of {
 		if of == nil {
 			out[i] = skep.PutResult{Outcome: skep.Declined, Reason: w.why[i]}
 		}
 	}
+	w.mu.Unlock()
+	w.look(ctx, out)
 	return Merged(out, w.acks), nil
 }
 

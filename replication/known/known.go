@@ -5,7 +5,6 @@ package known
 import (
 	"hash/maphash"
 	"sync"
-	"time"
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/replication/placement"
@@ -18,9 +17,8 @@ type Memory struct {
 
 	mu         sync.Mutex
 	young, old map[block]Place
-	puts       map[block]*put      // under way
-	turn       uint64              // of the last of them
-	open       map[block]time.Time // writers, and when their time is over
+	puts       map[block]*put // under way
+	turn       uint64         // of the last of them
 }
 
 // most is how many blocks a half of the memory has: some 12 MiB the two.
@@ -43,8 +41,7 @@ type Place struct {
 
 // New is a Memory that knows nothing.
 func New() *Memory {
-	return &Memory{seed: maphash.MakeSeed(), young: map[block]Place{}, old: map[block]Place{}, puts: map[block]*put{},
-		open: map[block]time.Time{}}
+	return &Memory{seed: maphash.MakeSeed(), young: map[block]Place{}, old: map[block]Place{}, puts: map[block]*put{}}
 }
 
 func (m *Memory) key(sc skep.Scope, k skep.Key) block {

@@ -1,12 +1,8 @@
 package known
 
 import (
-	"cmp"
 	"context"
-	"errors"
-	"maps"
 	"math"
-	"time"
 
 	"github.com/skepkv/skep"
 )
@@ -14,18 +10,36 @@ import (
 // Begin notes that blocks are being put, until end is called; of several that put one, the first is known. turn says
 // which puts were begun before this one.
 func (m *Memory) Begin(sc skep.Scope, blocks []skep.Block) (turn uint64, end func()) {
+	keys := make([]skep.Key, len(blocks))
+	for i := range blocks {
+		keys[i] = blocks[i].Key
+	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.turn++
-	p := &put{turn: m.turn, done: make(chan struct{})}
+	return m.turn, m.beginLocked(sc, m.turn, keys...)
+}
+
+// Last is the turn of who waits for all puts, and for the writers that are being committed: of a writer.
+const Last = math.MaxUint64
+
+// Commit notes that a writer's block is being committed, until end is called. Puts do not wait for it.
+func (m *Memory) Commit(sc skep.Scope, k skep.Key) (end func()) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.beginLocked(sc, Last-1, k)
+}
+
+func (m *Memory) beginLocked(sc skep.Scope, turn uint64, keys ...skep.Key) (end func()) {
+	p := &put{turn: turn, done: make(chan struct{})}
 	var mine []block
-	for i := range blocks {
-		if x := m.key(sc, blocks[i].Key); m.puts[x] == nil {
+	for _, k := range keys {
+		if x := m.key(sc, k); m.puts[x] == nil {
 			m.puts[x] = p
 			mine = append(mine, x)
 		}
 	}
-	return p.turn, func() {
+	return func() {
 		m.mu.Lock()
 		defer m.mu.Unlock()
 		for _, x := range mine {
@@ -34,57 +48,6 @@ func (m *Memory) Begin(sc skep.Scope, blocks []skep.Block) (turn uint64, end fun
 		close(p.done)
 	}
 }
-
-// mostOpen is how many writers are noted before those are looked for whose time is over.
-const mostOpen = 1024
-
-// Open notes that a block's writer is open, until it is committed, aborted or over its time. Who begins one that goes
-// on with the block need not wait for it.
-func (m *Memory) Open(r *skep.BeginRequest, w skep.BlockWriter) skep.BlockWriter {
-	x, now := m.key(r.Scope, r.Key), skep.Steady()
-	until := now.Add(cmp.Or(r.Timeout, skep.DefaultPutTimeout))
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if len(m.open) >= mostOpen {
-		maps.DeleteFunc(m.open, func(_ block, until time.Time) bool { return now.After(until) })
-	}
-	m.open[x] = until
-	return &writer{w, func() {
-		m.mu.Lock()
-		defer m.mu.Unlock()
-		if m.open[x].Equal(until) {
-			delete(m.open, x)
-		}
-	}}
-}
-
-type writer struct {
-	skep.BlockWriter
-	closed func()
-}
-
-func (w *writer) Commit(ctx context.Context, ack skep.Ack) (skep.PutResult, error) {
-	out, err := w.BlockWriter.Commit(ctx, ack)
-	if !errors.Is(err, skep.Invalid) { // a byte was not written: it stays open
-		w.closed()
-	}
-	return out, err
-}
-
-func (w *writer) Abort(ctx context.Context) error {
-	defer w.closed()
-	return w.BlockWriter.Abort(ctx)
-}
-
-// IsOpen says whether a writer of a block is open.
-func (m *Memory) IsOpen(sc skep.Scope, k skep.Key) bool {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return skep.Steady().Before(m.open[m.key(sc, k)])
-}
-
-// Last is the turn of who waits for all puts: of a writer.
-const Last = math.MaxUint64
 
 // put is one that is under way.
 type put struct {
