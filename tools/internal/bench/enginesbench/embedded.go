@@ -71,6 +71,7 @@ func (b *goWay) round(ctx context.Context) (out round, err error) {
 		return out, err
 	}
 	clear(b.memory)
+	b.rest(ctx)
 	if out.Cold, err = bench.Timed(func() (int64, int64, error) { return b.each(ctx, b.get) }); err != nil {
 		return out, err
 	}

@@ -15,6 +15,7 @@ import (
 	"runtime"
 	"slices"
 	"strconv"
+	"time"
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/store/device"
@@ -93,7 +94,8 @@ type Result struct {
 }
 
 const method = "%d blocks of %d bytes in batches of %d: put, got from the drive, read through the store's " +
-	"own memory until they are in it, at least twice, and got from there, every byte compared; ways in turns. " +
+	"own memory until they are in it, at least twice, and got from there, every byte compared; ways in turns, with a " +
+	"second of rest before each put and each get from the drive. " +
 	"put to memory: a chain that is accepted, and drives are waited for after it. skepkv: Python, memory shared with a " +
 	"skep serve of one file whose DRAM tier has room for twice the blocks. " +
 	"each: the same, each key a chain of its own. embedded: the same store in this process. " +
@@ -198,6 +200,7 @@ func (e *runner) run(ctx context.Context) error {
 			if round%2 == 1 {
 				w = ways[len(ways)-1-i]
 			}
+			e.rest(ctx)
 			r, err := w.round(ctx)
 			if err != nil {
 				return fmt.Errorf("%s: %w", w.name, err)
@@ -224,6 +227,21 @@ func (e *runner) run(ctx context.Context) error {
 	e.sum(ways, lookup)
 	return nil
 }
+
+// rest lets drives rest before each call that is measured. Those that are paced by credits, as those of clouds are, give
+// the more to who comes later: fio's processes take a while to start. engines.py does so, too.
+func (e *runner) rest(ctx context.Context) {
+	if int64(e.Blocks)*e.BlockBytes < restFrom {
+		return
+	}
+	select {
+	case <-time.After(time.Second):
+	case <-ctx.Done():
+	}
+}
+
+// restFrom is how many bytes a round has that drives rest for: what is less, no drive paces.
+const restFrom = 64 << 20
 
 // sum makes the rows.
 func (e *runner) sum(ways []*way, lookup *Row) {
@@ -321,6 +339,7 @@ func (e *runner) fio(ctx context.Context, total int64) (out round, err error) {
 	if out.Put, err = e.limit.Run(ctx, path, "write", e.BlockBytes, total, e.Batch); err != nil {
 		return out, err
 	}
+	e.rest(ctx)
 	out.Cold, err = e.limit.Run(ctx, path, "read", e.BlockBytes, total, e.Batch)
 	return out, err
 }
