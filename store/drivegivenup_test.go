@@ -119,6 +119,9 @@ func TestADriveThatWasGivenUpStaysAway(t *testing.T) {
 				require.Zero(t, rep.Missing)
 				require.Empty(t, rep.Faults)
 			}
+			if !c.unclean { // nothing is to be moved off it any more
+				o.Degraded = DegradedNever
+			}
 			s, err = Open(ctx, o)
 			require.NoError(t, err)
 			requireChain(t, s, once, over, 9000)

@@ -80,6 +80,17 @@ func (r *rebuilder) absent() (n int) {
 }
 
 // driveOf is the drive of a group's i-th segment.
+// named are the numbers of the drives that groups have segments on.
+func (r *rebuilder) named() map[uint16]bool {
+	out := map[uint16]bool{}
+	for _, g := range r.groups {
+		for _, m := range g.state.Devices {
+			out[m.Device] = true
+		}
+	}
+	return out
+}
+
 func (r *rebuilder) driveOf(g *foundGroup, i int) *Drive { return r.drives[g.state.Devices[i].Device] }
 
 // logOf is the log in a group's i-th segment.
