@@ -117,7 +117,9 @@ func TestADriveThatWasGivenUpStaysAway(t *testing.T) {
 				rep, err := Rebuild(ctx, o, false, nil)
 				require.NoError(t, err)
 				require.Zero(t, rep.Missing)
-				require.Empty(t, rep.Faults)
+				require.Len(t, rep.Faults, 1, "it is said which device was left alone")
+				require.Equal(t, here, rep.Faults[0].Device)
+				require.Contains(t, rep.Faults[0].Problem, "an earlier rebuild went on without")
 			}
 			if !c.unclean { // nothing is to be moved off it any more
 				o.Degraded = DegradedNever
