@@ -219,3 +219,31 @@ func raiseSuperblock(t *testing.T, path string) {
 	}
 	require.NoError(t, f.Close())
 }
+
+// A store with devices of its caller's own is rebuilt without one of them, and once more while that one is away.
+func TestOwnDevicesAreRebuiltWithoutOneGivenUp(t *testing.T) {
+	t.Parallel()
+	ctx := testContext(t)
+	s, r, o := openRig(t, func(o *Options) { o.DeviceCount, o.CapacityBytes = 3, 12<<20 })
+	sc, keys := openSpace(t, s, "n", skep.Durable, 2, false), chainKeys(1, 5)
+	requireOutcome(t, skep.Committed, putRun(t, s, sc, keys, 9000))
+	require.NoError(t, s.Close())
+	r.mems[1] = nil
+	_, err := Rebuild(ctx, o, false, nil)
+	requireKind(t, skep.Missing, err)
+	o.Degraded = DegradedAlways
+	rep, err := Rebuild(ctx, o, false, nil)
+	require.NoError(t, err)
+	require.Equal(t, 1, rep.Missing)
+	o.Degraded = DegradedAuto
+	for range 2 {
+		s, err = Open(ctx, o)
+		require.NoError(t, err)
+		requireChain(t, s, sc, keys, 9000)
+		require.NoError(t, s.Close())
+		rep, err = Rebuild(ctx, o, false, nil)
+		require.NoError(t, err)
+		require.Zero(t, rep.Missing)
+		require.Empty(t, rep.Faults)
+	}
+}

@@ -46,7 +46,7 @@ func (p *Opening) Drives(ctx context.Context) error {
 		if errors.Is(err, fs.ErrPermission) { // it may be whole
 			return err
 		}
-		if err != nil && goesOn(err) && (!p.Own || p.Whatever) {
+		if err != nil && goesOn(err) {
 			p.Log.Error("not one of the store's devices that can be read", "path", path, "error", err)
 			p.left = append(p.left, lack{path, err})
 			continue
