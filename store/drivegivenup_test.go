@@ -287,6 +287,7 @@ func TestOwnDevicesAreRebuiltWithoutOneGivenUp(t *testing.T) {
 		s, err = Open(ctx, o)
 		require.NoError(t, err)
 		requireChain(t, s, sc, keys, 9000)
+		require.EqualValues(t, 2, wearing{s}.Writable(), "what is not there is not written to")
 		require.NoError(t, s.Close())
 		rep, err = Rebuild(ctx, o, false, nil)
 		require.NoError(t, err)
