@@ -206,9 +206,14 @@ func cleanStones(ctx context.Context, s *Store) (left bool) {
 // not take what was written to all.
 func raiseSuperblock(t *testing.T, path string) {
 	t.Helper()
+	changeSuperblock(t, path, func(sb *segment.Superblock) { sb.Sequence += 9 })
+}
+
+func changeSuperblock(t *testing.T, path string, change func(*segment.Superblock)) {
+	t.Helper()
 	sb, err := segio.PeekSuperblock(path)
 	require.NoError(t, err)
-	sb.Sequence += 9
+	change(&sb)
 	page := make([]byte, layout.PageSize)
 	require.NoError(t, sb.Encode(page))
 	f, err := os.OpenFile(path, os.O_RDWR, 0)
@@ -293,5 +298,38 @@ func TestOwnDevicesAreRebuiltWithoutOneGivenUp(t *testing.T) {
 		require.NoError(t, err)
 		require.Zero(t, rep.Missing)
 		require.Empty(t, rep.Faults)
+	}
+}
+
+// A drive that was given up is out of the store, and no superblock says so yet: a rebuild would take the drive again, and
+// deletions are told to the drives for as long.
+func TestADriveThatWasGivenUpAndNobodyKnows(t *testing.T) {
+	t.Parallel()
+	ctx := testContext(t)
+	o := small(tempRoot(t, "store"))
+	o.DeviceCount, o.CapacityBytes, o.CacheBytes, o.Logger, o.Degraded = 3, 12<<20, -1, testLog(t), DegradedAlways
+	s, err := Open(ctx, o)
+	require.NoError(t, err)
+	sc := openSpace(t, s, "n", skep.Durable, 2, false)
+	requireOutcome(t, skep.Committed, putRun(t, s, sc, chainKeys(1, 5), 9000))
+	require.NoError(t, s.Close())
+	require.NoError(t, os.Remove(filepath.Join(o.Dir, "device-0")))
+	_, err = Rebuild(ctx, o, false, nil)
+	require.NoError(t, err)
+	s, err = Open(ctx, o)
+	require.NoError(t, err)
+	_, err = s.RemoveDevice(ctx, "0", MoveOptions{})
+	require.NoError(t, err)
+	require.NoError(t, s.Close())
+	for _, name := range []string{"device-1", "device-2"} {
+		changeSuperblock(t, filepath.Join(o.Dir, name), func(sb *segment.Superblock) { sb.GivenUp = nil })
+	}
+	o.Degraded = DegradedNever
+	for _, unknown := range []bool{true, false} {
+		s, err = Open(ctx, o)
+		require.NoError(t, err)
+		require.Equal(t, unknown, s.space.AnyStale())
+		require.Equal(t, []uint16{0}, s.members.GivenUp())
+		require.NoError(t, s.Close())
 	}
 }
