@@ -253,8 +253,8 @@ func (p *Opening) order(ctx context.Context, count int, gone []uint16) error {
 			p.Members.Opened = append(p.Members.Opened, p.givenUp(i))
 		default:
 			kind := skep.Missing
-			if len(p.left) > 0 && skep.KindOf(p.left[0].why) == skep.Foreign && len(p.Devices) > 0 {
-				kind = skep.Foreign
+			if len(p.left) > 0 && (p.Own || len(p.Devices) > 0 && skep.KindOf(p.left[0].why) == skep.Foreign) {
+				kind = skep.KindOf(p.left[0].why)
 			}
 			return &skep.Error{Op: op, Kind: kind, Field: "device " + strconv.Itoa(i),
 				Value: "not among " + strconv.Itoa(len(found)) + " found", Err: p.leftWhy(),
