@@ -177,16 +177,35 @@ func TestAFutileGroupIsNoVictimWhileThereIsAnother(t *testing.T) {
 		return g.Group
 	}
 	require.EqualValues(t, 1, victim(), "the older one")
-	x.Futile(1, false)
+	x.Futile(1, NoGain)
 	require.EqualValues(t, 2, victim())
-	x.Futile(2, false)
+	x.Futile(2, NoGain)
 	require.EqualValues(t, 1, victim(), "there is no other")
 	x.Remove(list[15].FP, AnyLocation)
 	require.EqualValues(t, 2, victim(), "it has lost a block")
-	x.Futile(2, false)
+	x.Futile(2, NoGain)
 	insert(t, x, singles(3, 3000, 100)...)
-	x.Futile(1, false)
+	x.Futile(1, NoGain)
 	require.EqualValues(t, 2, victim(), "that was long ago")
+}
+
+// Of a group that promises hold it is not known what may go once one has ended; of one full of durable blocks it is.
+func TestAHeldGroupIsNotStuckOncePromisesEnd(t *testing.T) {
+	t.Parallel()
+	x := rich(t, Config{CapacityPages: 1000})
+	list := chain(0, 10)
+	insert(t, x, list...)
+	require.NoError(t, x.SealGroup(1, 10, 0))
+	for _, full := range []Futility{NoGain, Held, Full} {
+		x.Futile(1, full)
+		require.Equal(t, full != NoGain, x.Stuck(1))
+		id := grant(t, x, 0, 4, 0, second(9))
+		x.Tick(second(1))
+		require.Equal(t, full != NoGain, x.Stuck(1))
+		x.Release(id)
+		x.Tick(second(1))
+		require.Equal(t, full == Full, x.Stuck(1))
+	}
 }
 
 func TestHints(t *testing.T) {

@@ -17,7 +17,8 @@ type group struct {
 	sharePages map[uint16]uint64 // of other blocks, all copies, by tenant that had a share; nil: none
 
 	futile        Tick // when cleaning would have gained nothing; 0: a block is gone since, or who knows
-	stuck         bool // and it would gain nothing either once all had gone that may go
+	full          Futility
+	unmarked      uint64 // leases.unmarked then
 	sealed        bool
 	sealedAt      Tick
 	capacityPages uint64
@@ -26,7 +27,7 @@ type group struct {
 func (g *group) add(s *slot, of *ownerRow, sign int64) {
 	p := uint64(sign * int64(s.pages))
 	g.blocks += uint32(sign)
-	g.futile, g.stuck = 0, false
+	g.futile, g.full = 0, NoGain
 	g.livePages += p
 	g.lastPages += p * uint64(s.last)
 	if s.has(flagTouched) {
@@ -122,21 +123,34 @@ func (x *Index) SealGroup(id uint32, capacityPages int64, sealedAt Tick) error {
 // futileFor is for how long, in capacities put, a futile group comes behind all others: promises on its blocks end.
 const futileFor = 1. / 16
 
-// Futile says that cleaning a group gains nothing, as things are; stuck: nor would it once all had gone that may go.
-func (x *Index) Futile(id uint32, stuck bool) {
+// Futility is what is known of a group whose cleaning gains nothing, as things are.
+type Futility uint8
+
+const (
+	// NoGain is no more than that.
+	NoGain Futility = iota
+	// Held is that it gains nothing either once all has gone that may go: the rest is leased, pinned or durable.
+	Held
+	// Full is that it gains nothing either once the promises have ended as well.
+	Full
+)
+
+// Futile says that cleaning a group gains nothing, as things are, and what more is known.
+func (x *Index) Futile(id uint32, full Futility) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if g := x.groups[id]; g != nil {
-		g.futile, g.stuck = max(1, x.Clock()), stuck
+		g.futile, g.full, g.unmarked = max(1, x.Clock()), full, x.unmarked()
 	}
 }
 
-// Stuck is what Futile said of a group last, and lately; false: a block is gone since, or who knows.
+// Stuck says that nothing that may go makes a group's cleaning gain, as Futile said last, and lately; false: a block is
+// gone since, or promises have ended that held the group, or who knows.
 func (x *Index) Stuck(id uint32) bool {
 	x.mu.RLock()
 	defer x.mu.RUnlock()
 	g := x.groups[id]
-	return g != nil && g.stuck && x.futile(g)
+	return g != nil && x.futile(g) && (g.full == Full || g.full == Held && g.unmarked == x.unmarked())
 }
 
 // futile says that cleaning g gained nothing lately. REQUIRES: x.mu held.

@@ -69,7 +69,8 @@ type leases struct {
 	pending    []ID // granted, not marked yet
 	fresh      []ID // granted since a rebuild began
 	rebuilding bool
-	ended      bool // marks hold bits of leases that are over
+	ended      bool   // marks hold bits of leases that are over
+	unmarked   uint64 // how often such bits were cleared
 	soonest    int64
 	steps      uint64 // leases that removals of blocks looked at, for tests
 }
@@ -355,6 +356,14 @@ func (x *Index) finishRebuild(marks []uint64) {
 		marks = x.mark(marks, id)
 	}
 	l.marks, l.pending, l.fresh, l.rebuilding = marks, l.pending[:0], nil, false
+	l.unmarked++
+}
+
+// unmarked is how often blocks became evictable as their leases had ended. REQUIRES: x.mu held.
+func (x *Index) unmarked() uint64 {
+	x.leases.mu.Lock()
+	defer x.leases.mu.Unlock()
+	return x.leases.unmarked
 }
 
 // mark sets the bits of id and its ancestors up to the first that is set.

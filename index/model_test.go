@@ -248,7 +248,7 @@ func TestConcurrentUse(t *testing.T) {
 		x.SealGroup(uint32(1+rng.IntN(8)), 100, 0)
 		_ = x.SetShare(uint16(rng.IntN(3)), int64(rng.IntN(3))*50*4096)
 		if g, ok := x.PickVictim(nil); ok && rng.IntN(2) == 0 {
-			x.Futile(g.Group, rng.IntN(2) == 0)
+			x.Futile(g.Group, Futility(rng.IntN(3)))
 		}
 		_ = x.SetHint(second(0), fpOf(base), Hint{Until: second(5)})
 	})

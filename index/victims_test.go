@@ -111,14 +111,14 @@ func TestHollowGroupsThatFailedComeLast(t *testing.T) {
 	}
 	insert(t, x, singles(4, 4, 1)...)
 	require.NoError(t, x.SealGroup(4, 100, 0))
-	x.Futile(1, false)
-	x.Futile(3, false)
+	x.Futile(1, NoGain)
+	x.Futile(3, NoGain)
 	for _, all := range []bool{false, true} {
 		got, ok := x.Hollow(all, nil)
 		require.True(t, ok)
 		require.Equal(t, uint32(2), got)
 	}
-	x.Futile(2, false)
+	x.Futile(2, NoGain)
 	_, ok := x.Hollow(false, nil)
 	require.False(t, ok, "a group with blocks goes first")
 	g, ok := x.PickVictim(nil)

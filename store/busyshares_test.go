@@ -107,6 +107,28 @@ func TestNothingIsDroppedBesideAGroupOfDurableBlocks(t *testing.T) {
 	})
 }
 
+// Nor is one of use that leased blocks fill up, while the leases last.
+func TestNothingIsDroppedBesideAGroupOfLeasedBlocks(t *testing.T) {
+	t.Parallel()
+	nothingIsDropped(t, func(t *testing.T, s *Store) (full *space.Group) {
+		sc := openSpace(t, s, "leased", skep.Cache, 1, true)
+		for i := 0; full == nil; i++ {
+			keys := chainKeys(5000+i, 10)
+			requireOutcome(t, skep.Committed, putRun(t, s, sc, keys, 8000))
+			req := &skep.LookupRequest{Scope: sc, Keys: keys, Lease: skep.MaxLease}
+			found, err := s.Lookup(testContext(t), req)
+			require.NoError(t, err)
+			require.Equal(t, len(keys), found.Blocks)
+			for _, g := range s.space.Groups() {
+				if g.Life.State() == space.Sealed {
+					full = g
+				}
+			}
+		}
+		return full
+	})
+}
+
 // nothingIsDropped fills a store while somebody has all of its groups but the one that before gives.
 func nothingIsDropped(t *testing.T, before func(*testing.T, *Store) *space.Group) {
 	for _, policy := range exactPolicies {

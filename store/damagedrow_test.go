@@ -109,8 +109,8 @@ func TestOthersAreCleanedInsteadOfADamagedGroup(t *testing.T) {
 	require.NoError(t, s.Close())
 }
 
-// An open that only reads, or without a drive, drops nothing for such a row, and gives the others. With all drives it is
-// a damaged catalog, and the one that is made anew knows what was deleted meanwhile.
+// An open that only reads, or without a drive, drops nothing for such a row, and gives the others. With all drives it
+// is a damaged catalog, and the one that is made anew knows what was deleted meanwhile.
 func TestADamagedRowBesideAMissingDrive(t *testing.T) {
 	t.Parallel()
 	s, r, o := openRig(t, well)

@@ -117,7 +117,12 @@ func TestADriveThatWasGivenUpStaysAway(t *testing.T) {
 				rep, err := Rebuild(ctx, o, false, nil)
 				require.NoError(t, err)
 				require.Zero(t, rep.Missing)
-				require.Empty(t, rep.Faults)
+				require.Len(t, rep.Faults, 1, "it is said which device was left alone")
+				require.Equal(t, here, rep.Faults[0].Device)
+				require.Contains(t, rep.Faults[0].Problem, "an earlier rebuild went on without")
+			}
+			if !c.unclean { // nothing is to be moved off it any more
+				o.Degraded = DegradedNever
 			}
 			s, err = Open(ctx, o)
 			require.NoError(t, err)
@@ -201,9 +206,14 @@ func cleanStones(ctx context.Context, s *Store) (left bool) {
 // not take what was written to all.
 func raiseSuperblock(t *testing.T, path string) {
 	t.Helper()
+	changeSuperblock(t, path, func(sb *segment.Superblock) { sb.Sequence += 9 })
+}
+
+func changeSuperblock(t *testing.T, path string, change func(*segment.Superblock)) {
+	t.Helper()
 	sb, err := segio.PeekSuperblock(path)
 	require.NoError(t, err)
-	sb.Sequence += 9
+	change(&sb)
 	page := make([]byte, layout.PageSize)
 	require.NoError(t, sb.Encode(page))
 	f, err := os.OpenFile(path, os.O_RDWR, 0)
@@ -213,4 +223,113 @@ func raiseSuperblock(t *testing.T, path string) {
 		require.NoError(t, err)
 	}
 	require.NoError(t, f.Close())
+}
+
+// Drives were lost one after the other, each was given up and replaced, and all lie in the directory again. None of them
+// stands for a store without the others: the rebuild goes on with those that are the store's.
+func TestDrivesThatWereGivenUpOneByOneAreNoSide(t *testing.T) {
+	t.Parallel()
+	ctx := testContext(t)
+	o := small(tempRoot(t, "store"))
+	o.DeviceCount, o.CapacityBytes, o.CacheBytes, o.Logger = 2, 8<<20, -1, testLog(t)
+	s, err := Open(ctx, o)
+	require.NoError(t, err)
+	sc, keys := openSpace(t, s, "n", skep.Durable, 2, false), chainKeys(1, 5)
+	requireOutcome(t, skep.Committed, putRun(t, s, sc, keys, 9000))
+	require.NoError(t, s.Close())
+	aside := t.TempDir()
+	const lost = 3
+	for i := range lost {
+		name := "device-" + strconv.Itoa(i)
+		require.NoError(t, os.Rename(filepath.Join(o.Dir, name), filepath.Join(aside, name)))
+		require.NoError(t, os.RemoveAll(o.catalogDir()))
+		o.Degraded = DegradedAlways
+		_, err = Rebuild(ctx, o, false, nil)
+		require.NoError(t, err)
+		s, err = Open(ctx, o)
+		require.NoError(t, err)
+		require.NoError(t, s.AddDevice(ctx, NewDevice{Path: filepath.Join(o.Dir, "device-"+strconv.Itoa(2+i))}))
+		if s.FindDevice(strconv.Itoa(i)) == nil {
+			_, err = s.RemoveDevice(ctx, strconv.Itoa(i), MoveOptions{})
+			require.NoError(t, err)
+		}
+		requireChain(t, s, sc, keys, 9000)
+		require.NoError(t, s.Close())
+	}
+	for i := range lost {
+		name := "device-" + strconv.Itoa(i)
+		require.NoError(t, os.Rename(filepath.Join(aside, name), filepath.Join(o.Dir, name)))
+	}
+	require.NoError(t, os.RemoveAll(o.catalogDir()))
+	o.Degraded = DegradedNever
+	rep, err := Rebuild(ctx, o, false, nil)
+	require.NoError(t, err)
+	require.Len(t, rep.Faults, lost)
+	s, err = Open(ctx, o)
+	require.NoError(t, err)
+	requireChain(t, s, sc, keys, 9000)
+	require.Equal(t, []uint16{0, 1, 2}, s.members.GivenUp())
+	require.NoError(t, s.Close())
+}
+
+// A store with devices of its caller's own is rebuilt without one of them, and once more while that one is away.
+func TestOwnDevicesAreRebuiltWithoutOneGivenUp(t *testing.T) {
+	t.Parallel()
+	ctx := testContext(t)
+	s, r, o := openRig(t, func(o *Options) { o.DeviceCount, o.CapacityBytes = 3, 12<<20 })
+	sc, keys := openSpace(t, s, "n", skep.Durable, 2, false), chainKeys(1, 5)
+	requireOutcome(t, skep.Committed, putRun(t, s, sc, keys, 9000))
+	require.NoError(t, s.Close())
+	r.mems[1] = nil
+	_, err := Rebuild(ctx, o, false, nil)
+	requireKind(t, skep.Missing, err)
+	o.Degraded = DegradedAlways
+	rep, err := Rebuild(ctx, o, false, nil)
+	require.NoError(t, err)
+	require.Equal(t, 1, rep.Missing)
+	o.Degraded = DegradedAuto
+	for range 2 {
+		s, err = Open(ctx, o)
+		require.NoError(t, err)
+		requireChain(t, s, sc, keys, 9000)
+		require.EqualValues(t, 2, wearing{s}.Writable(), "what is not there is not written to")
+		require.NoError(t, s.Close())
+		rep, err = Rebuild(ctx, o, false, nil)
+		require.NoError(t, err)
+		require.Zero(t, rep.Missing)
+		require.Empty(t, rep.Faults)
+	}
+}
+
+// A drive that was given up is out of the store, and no superblock says so yet: a rebuild would take the drive again, and
+// deletions are told to the drives for as long.
+func TestADriveThatWasGivenUpAndNobodyKnows(t *testing.T) {
+	t.Parallel()
+	ctx := testContext(t)
+	o := small(tempRoot(t, "store"))
+	o.DeviceCount, o.CapacityBytes, o.CacheBytes, o.Logger, o.Degraded = 3, 12<<20, -1, testLog(t), DegradedAlways
+	s, err := Open(ctx, o)
+	require.NoError(t, err)
+	sc := openSpace(t, s, "n", skep.Durable, 2, false)
+	requireOutcome(t, skep.Committed, putRun(t, s, sc, chainKeys(1, 5), 9000))
+	require.NoError(t, s.Close())
+	require.NoError(t, os.Remove(filepath.Join(o.Dir, "device-0")))
+	_, err = Rebuild(ctx, o, false, nil)
+	require.NoError(t, err)
+	s, err = Open(ctx, o)
+	require.NoError(t, err)
+	_, err = s.RemoveDevice(ctx, "0", MoveOptions{})
+	require.NoError(t, err)
+	require.NoError(t, s.Close())
+	for _, name := range []string{"device-1", "device-2"} {
+		changeSuperblock(t, filepath.Join(o.Dir, name), func(sb *segment.Superblock) { sb.GivenUp = nil })
+	}
+	o.Degraded = DegradedNever
+	for _, unknown := range []bool{true, false} {
+		s, err = Open(ctx, o)
+		require.NoError(t, err)
+		require.Equal(t, unknown, s.space.AnyStale())
+		require.Equal(t, []uint16{0}, s.members.GivenUp())
+		require.NoError(t, s.Close())
+	}
 }

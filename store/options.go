@@ -121,10 +121,10 @@ type Options struct {
 	// CapacityBytes could hold more blocks of BlockBytes; where blocks are smaller than
 	// that, cleaning makes room in the index too. 0: what MemoryBytes leaves, or no cap.
 	IndexBytes int64
-	// CallBytes bounds what puts and restores under way keep on the heap: 32 KiB each, 1
-	// KiB a block put and 320 bytes a block restored, until all of it is delivered. Calls
-	// beyond it are refused at once, as Overloaded, and where several tenants have
-	// namespaces those by which one would have more than three times what is free; 256 MiB.
+	// CallBytes bounds what puts and restores under way keep on the heap: 32 KiB each, 1 KiB a
+	// block put and 320 bytes a block restored, with up to 1 MiB and a byte a chunk more by layers,
+	// until all of it is delivered. Calls beyond it are refused at once, as Overloaded, and where several
+	// tenants have namespaces those by which one would have more than three times what is free; 256 MiB.
 	CallBytes int64
 	// WriterBytes bounds what open block writers (Begin) hold; 1 GiB, or a sixteenth of
 	// MemoryBytes.

@@ -128,7 +128,7 @@ func (w wearing) Written() int64 { return w.s.members.Written() }
 
 func (w wearing) Writable() (n int64) {
 	for _, d := range w.s.members.All() {
-		if d != nil && !d.Removed.Load() && !d.Retired.Load() {
+		if d != nil && !d.Away() && !d.Retired.Load() {
 			n++
 		}
 	}

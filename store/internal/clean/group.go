@@ -21,8 +21,13 @@ const victims = 8
 // ErrNoGain says that a group would have to be rewritten almost whole.
 var ErrNoGain = errors.New("store: nothing to gain from this group")
 
-// errStuck is an ErrNoGain of a group that is full of durable blocks: there is none either once the rest has gone.
-var errStuck = fmt.Errorf("%w, whatever is dropped of it", ErrNoGain)
+// errFull is an ErrNoGain of a group that is full of durable blocks, errHeld of one that leased ones fill up: there is
+// none either once the rest has gone.
+var (
+	errFull = fmt.Errorf("%w, whatever is dropped of it", ErrNoGain)
+	errHeld = fmt.Errorf("%w, until leases end", ErrNoGain)
+	full    = map[error]index.Futility{errFull: index.Full, errHeld: index.Held}
+)
 
 // Unread is the field of an error that says how many blocks of a group cannot be read, and stay.
 const Unread = "blocks that cannot be read"
@@ -70,10 +75,10 @@ func (c *Cleaner) best(ctx context.Context) (bool, error) {
 		tried = append(tried, g) // so that it is not chosen again
 		switch k := skep.KindOf(err); {
 		case errors.Is(err, ErrNoGain):
-			c.Index.Futile(g.Num, err == errStuck)
+			c.Index.Futile(g.Num, full[err])
 		case catalog.NoRoom(err): // what is kept, and carried on, does not fit
 		case (k == skep.DeviceFailed || k == skep.Deadline || k == skep.Damaged) && ctx.Err() == nil:
-			c.Index.Futile(g.Num, false)
+			c.Index.Futile(g.Num, index.NoGain)
 			if c.mayTell() {
 				c.Log.Error("group not cleaned: a drive of it fails, or the catalog does", "group", g.Num, "error", err)
 			}
@@ -134,7 +139,7 @@ func (c *Cleaner) EmptyGroup(ctx context.Context, g *space.Group) error {
 		return err
 	}
 	verdicts := c.Index.Survivors(c.Clock(), g.PayloadSlots(), refs, nil)
-	kept, durable, away, keepAll := 0, 0, 0, g.Life.Claim().KeepAll
+	kept, must, durable, away, keepAll := 0, 0, 0, 0, g.Life.Claim().KeepAll
 	for i, v := range verdicts {
 		if v == index.Within {
 			v = index.Drop
@@ -149,6 +154,9 @@ func (c *Cleaner) EmptyGroup(ctx context.Context, g *space.Group) error {
 		if v == index.Keep || v == index.Must {
 			weight := space.Weight(int(recs[i].Pages), recs[i].Bytes(), len(recs[i].Copies), recs[i].Len())
 			kept += weight
+			if v == index.Must {
+				must += weight
+			}
 			if recs[i].Flags&segment.RecordDurable != 0 {
 				durable += weight
 			}
@@ -172,7 +180,10 @@ func (c *Cleaner) EmptyGroup(ctx context.Context, g *space.Group) error {
 	noGain := func(kept int) bool { return (kept+logs)*leastGain >= room*(leastGain-1) }
 	if !g.Life.Claim().Asked && len(recs) > 0 && noGain(kept) {
 		if noGain(durable) {
-			return errStuck
+			return errFull
+		}
+		if noGain(must) {
+			return errHeld
 		}
 		return ErrNoGain
 	}

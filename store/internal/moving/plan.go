@@ -70,7 +70,7 @@ func (m *Mover) plan(ctx context.Context, op string, groups []*space.Group, o re
 func (m *Mover) errKeeps(op string, blocks int) error {
 	var away []string
 	for _, d := range m.Members.All() {
-		if d.Away() && !d.Removed.Load() {
+		if d.Away() && !d.Removed.Load() && !d.GivenUp { // that one does not come back
 			away = append(away, strconv.Itoa(int(d.Index)))
 		}
 	}

@@ -211,6 +211,9 @@ func (p *Opening) standIns(rows []catalog.DeviceState, lacks map[uint16]lack) er
 		if r.State == catalog.DeviceRemoved {
 			d := members.Removed(int(r.Index), r.SegmentBytes)
 			d.ID, d.Path, d.Serial, d.GivenUp = r.ID, r.Path, r.Serial, slices.Contains(p.gone, r.Index)
+			if d.GivenUp && p.Restamp { // no superblock may say so yet
+				p.Space.Doubt()
+			}
 			p.Members.Opened[r.Index] = d
 			continue
 		}

@@ -83,6 +83,7 @@ type Opening struct {
 	names   *namespaces.Table // of a rebuild
 	missing int               // devices that a rebuild has not found, of as many as the superblocks say
 	before  int               // devices that earlier ones went on without
+	left    []lack            // what lay among its devices, and is left alone
 	making  bool              // a store is being made, or could not be
 	made    []string          // files and directories this call made
 }

@@ -40,16 +40,15 @@ func (p *Opening) Drives(ctx context.Context) error {
 	}
 	p.ID = storeOfMost(paths)
 	said := map[*space.Drive]segment.Superblock{}
-	var strange []error
 	for i, path := range paths {
 		d := &space.Drive{Path: path}
 		sb, err := p.meet(ctx, i, d)
 		if errors.Is(err, fs.ErrPermission) { // it may be whole
 			return err
 		}
-		if err != nil && goesOn(err) && (!p.Own || p.Whatever) {
+		if err != nil && goesOn(err) {
 			p.Log.Error("not one of the store's devices that can be read", "path", path, "error", err)
-			strange = append(strange, err)
+			p.left = append(p.left, lack{path, err})
 			continue
 		}
 		if err != nil {
@@ -57,14 +56,13 @@ func (p *Opening) Drives(ctx context.Context) error {
 		}
 		said[d] = sb
 	}
-	gone, left, err := p.leaveGivenUp(said)
+	gone, err := p.leaveGivenUp(said)
 	if err != nil {
 		return err
 	}
-	strange = append(strange, left...)
 	if len(p.Members.Opened) == 0 {
 		return &skep.Error{Op: op, Kind: skep.Missing, Field: "devices", Value: 0, Limit: "at least one that can be read",
-			Err: errors.Join(strange...)}
+			Err: p.leftWhy()}
 	}
 	var newest segment.Superblock // knows how many there are since some were added, removed or given up, and the cap
 	for _, d := range p.Members.Opened {
@@ -83,32 +81,49 @@ func (p *Opening) Drives(ctx context.Context) error {
 	}
 	p.Limits = catalog.Limits{Known: newest.MadeCount > 0, Capacity: uint64(newest.Capacity),
 		Devices: uint32(newest.MadeCount)}
-	return p.order(ctx, newest.DeviceCount, gone, strange)
+	return p.order(ctx, newest.DeviceCount, gone)
 }
 
 // leaveGivenUp leaves alone the drives of which another says that an earlier rebuild went on without them, whatever
 // their own sequence number is: what they know may have been deleted since, and forgotten that it was. Conflict: drives
-// say so of each other, or fewer of more; which ones are the store is for a person to say.
-func (p *Opening) leaveGivenUp(said map[*space.Drive]segment.Superblock) (gone []uint16, strange []error, err error) {
+// say so of each other, or fewer of more; which ones are the store is for a person to say. It is said where those that
+// nobody went on without have gone on without both, and what one had gone on without that was given up itself later is
+// nobody's side: it was replaced, and left where it was.
+func (p *Opening) leaveGivenUp(said map[*space.Drive]segment.Superblock) (gone []uint16, err error) {
 	for _, sb := range said {
 		gone = append(gone, sb.GivenUp...)
 	}
 	slices.Sort(gone)
 	gone = slices.Compact(gone)
-	left, mutual := 0, false
-	for d, sb := range said {
-		if slices.Contains(gone, d.Index) {
+	without := func(d, other *space.Drive) bool { return slices.Contains(said[d].GivenUp, other.Index) }
+	stands := func(d *space.Drive) bool { return !slices.Contains(gone, d.Index) }
+	left, found, mutual := 0, len(said), false
+	for d := range said {
+		before := false
+		for other := range said {
+			switch {
+			case stands(d) || !without(other, d):
+			case !without(d, other):
+				before = before || !stands(other)
+			default:
+				settled := false
+				for by := range said {
+					settled = settled || stands(by) && without(by, d) && without(by, other)
+				}
+				mutual = mutual || !settled
+			}
+		}
+		if before {
+			found--
+		} else if !stands(d) {
 			left++
 		}
-		for other, by := range said {
-			mutual = mutual || slices.Contains(sb.GivenUp, other.Index) && slices.Contains(by.GivenUp, d.Index)
-		}
 	}
-	if found := len(said); mutual || left == found && found > 0 || 2*left > found && !p.Whatever {
-		return nil, nil, &skep.Error{Op: "rebuild", Kind: skep.Conflict, Value: left,
+	if mutual || left == found && len(said) > 0 || 2*left > found && !p.Whatever {
+		return nil, &skep.Error{Op: "rebuild", Kind: skep.Conflict, Value: left,
 			Field: "devices that the others went on without",
 			Limit: fmt.Sprintf("at most half of the %d found, and none that went on without each other: take away "+
-				"those that are not to be the store's", found)}
+				"those that are not to be the store's", len(said))}
 	}
 	p.Members.Opened = slices.DeleteFunc(p.Members.Opened, func(d *space.Drive) bool {
 		if !slices.Contains(gone, d.Index) {
@@ -116,12 +131,25 @@ func (p *Opening) leaveGivenUp(said map[*space.Drive]segment.Superblock) (gone [
 		}
 		p.Log.Warn("an earlier rebuild went on without this device: it is left alone", "path", d.Path, "device",
 			d.Index)
-		strange = append(strange, &skep.Error{Op: "rebuild", Kind: skep.Foreign, Field: d.Path,
-			Value: "device " + strconv.Itoa(int(d.Index)) + ", which an earlier rebuild went on without",
-			Limit: "one that the store has", Err: d.Dev.Close()})
+		p.leave(d, "which an earlier rebuild went on without")
 		return true
 	})
-	return gone, strange, nil
+	return gone, nil
+}
+
+// leave notes and closes a drive that the store has no more.
+func (p *Opening) leave(d *space.Drive, since string) {
+	p.left = append(p.left, lack{d.Path, &skep.Error{Op: "rebuild", Kind: skep.Foreign, Field: d.Path,
+		Value: "device " + strconv.Itoa(int(d.Index)) + ", " + since, Limit: "one that the store has",
+		Err: d.Dev.Close()}})
+}
+
+// leftWhy is why devices are left alone.
+func (p *Opening) leftWhy() (err error) {
+	for _, l := range p.left {
+		err = errors.Join(err, l.why)
+	}
+	return err
 }
 
 // storeOfMost is the store of most of the devices: what else lies among them is not its.
@@ -178,7 +206,7 @@ func (p *Opening) meet(ctx context.Context, i int, d *space.Drive) (sb segment.S
 }
 
 // order puts the drives found where their numbers say. The store has so many beside those that were given up before.
-func (p *Opening) order(ctx context.Context, count int, gone []uint16, strange []error) error {
+func (p *Opening) order(ctx context.Context, count int, gone []uint16) error {
 	const op = "rebuild"
 	last := count + len(gone)
 	byIndex := map[int]*space.Drive{}
@@ -195,8 +223,9 @@ func (p *Opening) order(ctx context.Context, count int, gone []uint16, strange [
 		if left == other {
 			byIndex[int(d.Index)] = d
 		}
-		strange = append(strange, &skep.Error{Op: op, Kind: skep.Conflict, Field: "device " + strconv.Itoa(int(d.Index)),
-			Value: left.Path, Limit: "one, which is " + byIndex[int(d.Index)].Path, Err: left.Dev.Close()})
+		p.left = append(p.left, lack{left.Path, &skep.Error{Op: op, Kind: skep.Conflict,
+			Field: "device " + strconv.Itoa(int(d.Index)), Value: left.Path,
+			Limit: "one, which is " + byIndex[int(d.Index)].Path, Err: left.Dev.Close()}})
 	}
 	p.Members.Opened = slices.Collect(maps.Values(byIndex))
 	for i := range byIndex {
@@ -207,7 +236,7 @@ func (p *Opening) order(ctx context.Context, count int, gone []uint16, strange [
 	}
 	for _, d := range p.outlasted(count) {
 		p.Log.Warn("this device was removed from the store: the rebuild leaves it alone", "path", d.Path, "device", d.Index)
-		strange = append(strange, d.Dev.Close())
+		p.leave(d, "which was removed")
 		delete(byIndex, int(d.Index))
 	}
 	p.Members.Opened = slices.Collect(maps.Values(byIndex))
@@ -224,11 +253,11 @@ func (p *Opening) order(ctx context.Context, count int, gone []uint16, strange [
 			p.Members.Opened = append(p.Members.Opened, p.givenUp(i))
 		default:
 			kind := skep.Missing
-			if len(strange) > 0 && skep.KindOf(strange[0]) == skep.Foreign && len(p.Devices) > 0 {
-				kind = skep.Foreign
+			if len(p.left) > 0 && (p.Own || len(p.Devices) > 0 && skep.KindOf(p.left[0].why) == skep.Foreign) {
+				kind = skep.KindOf(p.left[0].why)
 			}
 			return &skep.Error{Op: op, Kind: kind, Field: "device " + strconv.Itoa(i),
-				Value: "not among " + strconv.Itoa(len(found)) + " found", Err: errors.Join(strange...),
+				Value: "not among " + strconv.Itoa(len(found)) + " found", Err: p.leftWhy(),
 				Limit: "present; name every device of the store, in any order, or have the rebuild go on without it " +
 					"(skep rebuild --without-missing)"}
 		}

@@ -98,6 +98,13 @@ func (p *Opening) Input(progress func(report.RebuildProgress)) rebuild.Input {
 	for _, d := range p.Members.Opened {
 		in.Drives = append(in.Drives, driveFound(d))
 	}
+	for _, l := range p.left {
+		if skep.KindOf(l.why) == skep.Missing { // it is counted where it should be there
+			continue
+		}
+		in.Left = append(in.Left, report.Fault{Device: l.path, What: "device", Problem: l.why.Error(),
+			Do: "see whether it is to be the store's: it was not read; take it away if not"})
+	}
 	return in
 }
 

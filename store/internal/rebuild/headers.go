@@ -104,6 +104,9 @@ func newRebuilder(in Input) *rebuilder {
 	r.scopes.ids = map[scope]uint32{}
 	r.rows.start(in.Catalog, cmp.Or(in.RowBytes, rowMemory))
 	r.rep.Store, r.rep.Devices, r.rep.Faults, r.rep.DryRun = in.ID.String(), len(r.drives), []report.Fault{}, in.DryRun
+	for _, f := range in.Left {
+		report.Note(&r.rep.Faults, &r.rep.MoreFaults, f)
+	}
 	return r
 }
 

@@ -50,12 +50,13 @@ type Input struct {
 	Secret       segment.Secret
 	SegmentBytes int64
 	Limits       catalog.Limits
-	Drives       []*Drive // by number
-	Partial      bool     // it goes on without drives that are missing
-	Missing      int      // drives that are not there; which of the absent ones were removed long ago is not known
-	GivenUp      int      // drives that earlier rebuilds went on without
-	DryRun       bool     // nothing is written to the drives
-	RowBytes     int      // memory for rows; 0: as much as is good
+	Drives       []*Drive       // by number
+	Partial      bool           // it goes on without drives that are missing
+	Missing      int            // drives that are not there; which of the absent ones were removed long ago is not known
+	GivenUp      int            // drives that earlier rebuilds went on without
+	Left         []report.Fault // devices that lie among the store's, and are left alone
+	DryRun       bool           // nothing is written to the drives
+	RowBytes     int            // memory for rows; 0: as much as is good
 	Timeout      time.Duration
 	Wall         func() time.Time
 	Log          *slog.Logger
@@ -77,6 +78,17 @@ func (r *rebuilder) absent() (n int) {
 		}
 	}
 	return n
+}
+
+// named are the numbers of the drives that groups have segments on.
+func (r *rebuilder) named() map[uint16]bool {
+	out := map[uint16]bool{}
+	for _, g := range r.groups {
+		for _, m := range g.state.Devices {
+			out[m.Device] = true
+		}
+	}
+	return out
 }
 
 // driveOf is the drive of a group's i-th segment.

@@ -352,9 +352,13 @@ func (r *rebuilder) finish(ctx context.Context) error {
 	for k, p := range r.salts {
 		rows.PutPurge(catalog.Purge{Instance: k.Instance, Tag: k.Tag, Seq: p.Seq})
 	}
+	named := r.named()
 	for _, d := range r.drives {
 		row := d.Row
 		row.Segments = uint32(d.Segments)
+		if d.Absent && !named[row.Index] { // nothing is to be moved off it: it is out of the store
+			row.State = catalog.DeviceRemoved
+		}
 		rows.PutDevice(&row)
 	}
 	if err := r.sayEnded(rows); err != nil {

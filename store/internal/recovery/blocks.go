@@ -109,7 +109,8 @@ func (ld *Loader) Blocks(ctx context.Context, root catalog.StoreState, into *ind
 		g.Holds(layout.SlotsOf(int(h.Pages), h.Bytes), int(h.Copies))
 		e := index.Entry{
 			FP: ld.Names.Fingerprint(h.Instance, t, h.Key), HasParent: h.HasParent, Depth: h.Depth,
-			Location: l.Pack(), Pages: uint32(layout.SlotsOf(int(h.Pages), h.Bytes)), Namespace: h.Instance, Tenant: ns.Tenant,
+			Location: l.Pack(), Pages: uint32(layout.SlotsOf(int(h.Pages), h.Bytes)), Namespace: h.Instance,
+			Tenant: ns.Tenant,
 			Opaque: !ns.Info.Chained, Durable: ns.Info.Class == skep.Durable, Copies: uint8(ns.Info.Copies),
 			Partial: h.ValidTokens != 0, Odd: h.Bytes != ns.PartSize(skep.PartKV),
 			// What was used and when is not stored. Until the first turnover everything counts
@@ -161,9 +162,9 @@ func (ld *Loader) Blocks(ctx context.Context, root catalog.StoreState, into *ind
 	return doubtful, nil
 }
 
-// damaged is what a row that cannot be read means to an open: the catalog is damaged, and the logs on the drives are the
-// truth. An open that only reads, or without some drive, whose logs a new catalog would lack, drops nothing, and goes on
-// without the block. A deletion of it is told to the drives all the same.
+// damaged is what a row that cannot be read means to an open: the catalog is damaged, and the logs on the drives are
+// the truth. An open that only reads, or without some drive, whose logs a new catalog would lack, drops nothing, and
+// goes on without the block. A deletion of it is told to the drives all the same.
 func (ld *Loader) damaged(l layout.Location, err error) error {
 	err = catalog.DamagedRow(l, err)
 	away := func(d *space.Drive) bool { return !d.GivenUp || !ld.Whatever }

@@ -9,12 +9,13 @@ import (
 const (
 	CallState  = 32 << 10
 	BlockState = 320
+	chunkState = 128 // a chunk that is ready, beside one a block: mostAhead at most
 )
 
 // restoreState is what a session keeps until it has delivered everything: it is counted for
-// every block of its chains, though only those it has come to are known.
-func restoreState(r *skep.RestoreRequest) int64 {
-	n := int64(CallState)
+// every block of its chains, though only those it has come to are known, and by layers for what their chunks take.
+func (rs *Restorer) restoreState(r *skep.RestoreRequest) int64 {
+	n, chunks := int64(CallState), int64(0)
 	for i := range r.Chains {
 		c := &r.Chains[i]
 		blocks := len(c.Keys)
@@ -22,8 +23,13 @@ func restoreState(r *skep.RestoreRequest) int64 {
 			blocks = min(blocks, some.Len())
 		}
 		n += int64(blocks) * BlockState
+		if ns := rs.Names.Get(c.Scope.Namespace); ns != nil && (c.Direction.ByLayer() || c.Direction == skep.Auto) {
+			if layers, ok := c.Layers.In(ns.Info.Shape.Layers); ok {
+				chunks += int64(blocks) * int64(max(layers.Len()-1, 0))
+			}
+		}
 	}
-	return n
+	return n + chunks + min(chunks, mostAhead)*chunkState
 }
 
 // deliveredLocked gives back what a session keeps for chunks that are not delivered: there are none

@@ -75,7 +75,7 @@ func (ses *session) pump() {
 	for {
 		batch = batch[:0]
 		ses.mu.Lock()
-		for ses.left > 0 && !ses.ending && (ses.bytes >= ses.window || !ses.waitingLocked()) {
+		for ses.left > 0 && !ses.ending && (ses.fullLocked() || !ses.waitingLocked()) {
 			ses.wake.Wait()
 		}
 		if ses.left == 0 || ses.ending {
@@ -86,7 +86,7 @@ func (ses *session) pump() {
 			return
 		}
 		var c *chain
-		for bytes := int64(0); len(batch) < pumpBatch && bytes < pumpBytes && ses.bytes < ses.window; {
+		for bytes := int64(0); len(batch) < pumpBatch && bytes < pumpBytes && !ses.fullLocked(); {
 			if c = ses.bestLocked(); c == nil {
 				break
 			}

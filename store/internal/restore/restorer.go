@@ -189,6 +189,7 @@ func (rs *Restorer) Stop() { rs.workers.stop() }
 // State is what is under way.
 type State struct {
 	Sessions int     // begun and not closed
+	Ready    int     // chunks that wait for their readers
 	Joinable int     // chunks whose reads others may share
 	Wanted   int     // parts of blocks that restores still want
 	Ahead    float64 // bytes the two-pointer scheduler has handed out that have not come
@@ -197,7 +198,12 @@ type State struct {
 
 // State says what is under way now.
 func (rs *Restorer) State() (st State) {
-	st.Sessions = len(rs.sessions.all(false))
+	for _, ses := range rs.sessions.all(false) {
+		ses.mu.Lock()
+		st.Sessions++
+		st.Ready += len(ses.ready) - ses.readyAt
+		ses.mu.Unlock()
+	}
 	rs.joins.mu.Lock()
 	st.Joinable = len(rs.joins.m)
 	rs.joins.mu.Unlock()

@@ -3,7 +3,6 @@ package restore
 import (
 	"context"
 	"errors"
-	"io"
 	"slices"
 	"strconv"
 	"sync"
@@ -53,6 +52,8 @@ type session struct {
 	ready   []skep.Chunk
 	readyAt int
 	left    int          // chunks not answered
+	untold  int          // answered, and not in ready: Next makes these chunks
+	most    int          // chunks away and ready, at most
 	away    int          // chunks not back
 	bytes   int64        // of the chunks away, and of lent data
 	oldest  *chunk       // of the chunks away, in order of issue
@@ -79,6 +80,9 @@ type chain struct {
 	items    []uint8 // state of each chunk
 	next     int     // position in the direction's order
 	left     int     // not answered
+	untold   int     // session.untold of it
+	tell     int     // the first of them is here or later
+	why      error   // what was given up, was for
 	away     int
 	priority int
 	deadline time.Time
@@ -99,8 +103,9 @@ const (
 	itemWaiting uint8 = iota
 	itemAway          // reads queued, not answered
 	itemDone          // answered: delivered
-	itemMissed        // answered: a miss
+	itemMissed        // answered: a miss, or one of the others that was told
 	itemClaimed       // answered: the caller computes it
+	itemGivenUp       // answered: a miss, for chain.why
 )
 
 // window is how many bytes one session has under way. It bounds the memory a
@@ -136,7 +141,7 @@ func (rs *Restorer) restore(ctx context.Context, r *skep.RestoreRequest, ahead *
 	if ns := rs.Names.Get(r.Chains[0].Scope.Namespace); ns != nil { // else it is refused
 		ses.tenant = ns.Tenant
 	}
-	state, err := rs.Source.Hold(ses.tenant, restoreState(r))
+	state, err := rs.Source.Hold(ses.tenant, rs.restoreState(r))
 	if err != nil {
 		ses.cancel()
 		return nil, err
@@ -213,7 +218,8 @@ func (ses *session) giveUpLocked(c *chain, why error) {
 	ses.shutLocked(c)
 	for i := range c.items {
 		if c.items[i] == itemWaiting || c.items[i] == itemAway {
-			ses.answerLocked(c, i, skep.Chunk{Err: why}, itemMissed)
+			c.why = why
+			ses.answerLocked(c, i, skep.Chunk{Err: why}, itemGivenUp)
 		}
 	}
 	for ch := ses.oldest; ch != nil; ch = ch.after {
@@ -242,7 +248,12 @@ func (ses *session) answerLocked(c *chain, i int, out skep.Chunk, state uint8) {
 	}
 	c.left--
 	ses.left--
-	ses.ready = append(ses.ready, out)
+	if state == itemClaimed || state == itemGivenUp { // a call may answer all there are
+		c.untold, c.tell = c.untold+1, min(c.tell, i)
+		ses.untold++
+	} else {
+		ses.readyLocked(out)
+	}
 	if out.Err != nil {
 		ses.miss(c, block, out.Err)
 	} else {
@@ -293,53 +304,6 @@ func (ses *session) miss(c *chain, block int, err error) {
 	if block < c.promised && kind != skep.Claimed && kind != skep.Stopped && kind != skep.Deadline {
 		ses.rs.Count.Broken.Add(1)
 		ses.rs.Log.Warn("broken promise", "key", c.Keys[block].Short(), "reason", kind)
-	}
-}
-
-// Next implements skep.Session.
-func (ses *session) Next(ctx context.Context, into []skep.Chunk) (int, error) {
-	if len(into) == 0 {
-		return 0, skep.Invalidf("next", "room for chunks", 0, "at least 1")
-	}
-	for {
-		ses.mu.Lock()
-		if n := copy(into, ses.ready[ses.readyAt:]); n > 0 {
-			clear(ses.ready[ses.readyAt : ses.readyAt+n])
-			ses.readyAt += n
-			if ses.readyAt == len(ses.ready) {
-				ses.ready, ses.readyAt = ses.ready[:0], 0
-			}
-			ses.traced.Hand()
-			more := len(ses.ready) > 0
-			ses.mu.Unlock()
-			if more {
-				ses.signal()
-			}
-			return n, nil
-		}
-		if ses.ending {
-			ses.mu.Unlock()
-			return 0, errSessionClosed
-		}
-		if ses.left == 0 && ses.away == 0 {
-			ses.deliveredLocked()
-			ses.mu.Unlock()
-			ses.signal() // for whoever asks again
-			return 0, io.EOF
-		}
-		ses.mu.Unlock()
-		select {
-		case <-ses.landed:
-		case <-ctx.Done():
-			return 0, &skep.Error{Op: "restore", Kind: skep.Deadline, Err: ctx.Err()}
-		}
-	}
-}
-
-func (ses *session) signal() {
-	select {
-	case ses.landed <- struct{}{}:
-	default:
 	}
 }
 

@@ -22,8 +22,8 @@ catalog. Nothing that was deleted or purged comes back. A catalog that is there 
 beside the new one as catalog.old-TIME. May be cut off at any point and begun again.
 
 A device that is missing or unreadable stops it, unless --without-missing says to go on (--dry-run says what there is
-without, with exit code 6): blocks that can be read from
-the other devices are kept, the rest are named as lost, and the device is given up for good.`,
+without): blocks that can be read from the other devices are kept, the rest are named as lost, and the device is given
+up for good. Exit code 6 of a --dry-run: a device is missing, or faults were found, and are named.`,
 		Args: command.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return a.rebuild(cmd.Context(), f) },
 	}
@@ -51,7 +51,7 @@ func (a *app) rebuild(ctx context.Context, f *storeFlags) error {
 	if err != nil {
 		return err
 	}
-	if r.DryRun && r.Missing > 0 {
+	if r.DryRun && (r.Missing > 0 || len(r.Faults) > 0) {
 		a.Code = command.Faults
 	}
 	return a.Print(r, func(w io.Writer) {

@@ -30,6 +30,21 @@ func TestADryRebuildWithoutWhatIsMissing(t *testing.T) {
 	assert.Contains(t, told.Stdout, "goes on without them")
 }
 
+// A dry rebuild that has found something wrong says so by its exit code, though no device is missing.
+func TestADryRebuildThatFindsFaults(t *testing.T) {
+	t.Parallel()
+	_, dir := heldIn(t, 2)
+	device, away := filepath.Join(dir, "device-1"), filepath.Join(t.TempDir(), "away")
+	require.NoError(t, os.Rename(device, away))
+	skepRun(t, "rebuild", "--dir", dir, "--without-missing", "--json").OK(t)
+	skepRun(t, "compact", "--dir", dir, "--json").OK(t) // the other device is told
+	require.Equal(t, command.OK, skepRun(t, "rebuild", "--dir", dir, "--dry-run").Code)
+	require.NoError(t, os.Rename(away, device))
+	said := skepRun(t, "rebuild", "--dir", dir, "--dry-run")
+	assert.Equal(t, command.Faults, said.Code, said.Stderr)
+	assert.Contains(t, said.Stdout, "an earlier rebuild went on without")
+}
+
 func TestANamespaceThatIsNotThereIsNotDeleted(t *testing.T) {
 	t.Parallel()
 	_, dir := heldIn(t, 1)

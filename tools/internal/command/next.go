@@ -58,6 +58,10 @@ func NextStep(err error) string {
 	if e != nil && e.Field == "catalog directory" {
 		return "leave --catalog-dir out, or name the directory of this store's catalog"
 	}
+	if e != nil && e.Kind == skep.Conflict && e.Op == "rebuild" && strings.HasPrefix(e.Field, "device") {
+		return "take the devices that are not to be the store's out of its directory, or name those that are " +
+			"(--device, devices in the settings), each once"
+	}
 	if e != nil && e.Kind == skep.Conflict && e.Op == "add device" {
 		return "skep device list --dir D says which devices the store has"
 	}

@@ -41,6 +41,16 @@ func TestTheNextStepForADeviceThatACopyHas(t *testing.T) {
 	assert.Contains(t, command.NextStep(&skep.Error{Op: "open namespace", Kind: skep.Conflict}), "block size")
 }
 
+// Devices that are not to be the store's lie among those that are: no other directory and no size of blocks helps.
+func TestTheNextStepForDevicesThatGaveEachOtherUp(t *testing.T) {
+	t.Parallel()
+	for _, field := range []string{"devices that the others went on without", "device 3"} {
+		next := command.NextStep(&skep.Error{Op: "rebuild", Kind: skep.Conflict, Field: field})
+		assert.Contains(t, next, "out of its directory", field)
+		assert.NotContains(t, next, "block size", field)
+	}
+}
+
 // A server is told by its settings, and not only by flags.
 func TestTheNextStepForACapNamesTheSetting(t *testing.T) {
 	t.Parallel()
