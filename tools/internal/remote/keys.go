@@ -180,16 +180,20 @@ func (r *remote) told(ctx context.Context) (out []told, err error) {
 			}
 		}
 	}
+	counted := map[skep.NamespaceID]int64{}
 	for i := range out {
-		out[i].blocks = -1
 		id, ok := ids[[2]string{out[i].tenant, out[i].Space}]
 		if !ok {
-			out[i].blocks = 0
 			continue
 		}
-		if n, err := st.CountBlocks(ctx, id); err == nil {
-			out[i].blocks = n
+		n, ok := counted[id]
+		if !ok {
+			if n, err = st.CountBlocks(ctx, id); err != nil {
+				n = -1
+			}
+			counted[id] = n
 		}
+		out[i].blocks = n
 	}
 	return out, nil
 }
@@ -256,7 +260,9 @@ func parseTold(b []byte) (t told, ok bool) {
 		if json.Unmarshal(raw, &s) != nil {
 			s = string(raw)
 		}
-		t.values[name] = s
+		if string(raw) != "null" && s != "None" { // as if it were not told
+			t.values[name] = s
+		}
 	}
 	return t, true
 }
@@ -268,7 +274,7 @@ func compareKeys(list []told) []KeysGroup {
 	for _, t := range list {
 		var part []string
 		for _, name := range parts {
-			if v, ok := t.values[name]; ok && v != "null" && v != "None" {
+			if v, ok := t.values[name]; ok {
 				part = append(part, name+" "+v)
 			}
 		}

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"log/slog"
 	"net"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -223,6 +224,7 @@ func (s *server) adminCluster(ctx context.Context, name string, in json.RawMessa
 	var n clustermap.Node
 	var change member.Change
 	var rejoin member.AskRejoin
+	var join member.AskJoin
 	d := json.NewDecoder(bytes.NewReader(in))
 	d.DisallowUnknownFields()
 	var err error
@@ -231,6 +233,9 @@ func (s *server) adminCluster(ctx context.Context, name string, in json.RawMessa
 		err = d.Decode(&change)
 	case "cluster rejoin":
 		err = d.Decode(&rejoin)
+	case "cluster join":
+		err = d.Decode(&join)
+		n = join.Node
 	default:
 		err = d.Decode(&n)
 	}
@@ -249,20 +254,17 @@ func (s *server) adminCluster(ctx context.Context, name string, in json.RawMessa
 	if host, _, err := net.SplitHostPort(peer); err == nil && s.c.Peers.Cert == "" && !loopback(host) {
 		return nil, skep.Invalidf(op, "peer address", peer, noTLS)
 	}
-	if name == "cluster set" {
+	switch name {
+	case "cluster set":
 		return s.changeNode(ctx, &change)
+	case "cluster join":
+		return s.takeIn(ctx, &join)
 	}
 	epoch, err := c.Propose(ctx, &clustermap.Command{Do: clustermap.AddNode, Node: &n})
 	if err != nil {
 		return nil, err
 	}
-	s.member.tells(ctx, epoch)
-	m := c.Map()
-	if _, err := m.Node(n.Name); err != nil {
-		return nil, &skep.Error{Op: op, Kind: skep.Conflict, Field: "node", Value: n.Name,
-			Limit: "a node that nobody removes meanwhile"}
-	}
-	return json.Marshal(member.Added{Map: m.Public(), Cluster: c.Cluster()})
+	return s.added(ctx, epoch, n.Name)
 }
 
 // changeNode has the nodes agree on one thing of a node after another.
@@ -283,16 +285,41 @@ func (s *server) changeNode(ctx context.Context, change *member.Change) (json.Ra
 			return nil, err
 		}
 	}
+	if m := s.member.c.Map(); m != nil && len(list) > 1 { // what is refused later would leave a part of it done
+		for i := range list {
+			var err error
+			if m, err = m.Apply(&list[i]); err != nil {
+				return nil, err
+			}
+		}
+	}
 	var out member.Changed
 	for i := range list {
 		epoch, err := s.member.c.Propose(ctx, &list[i])
 		if err != nil {
-			return nil, err
+			return nil, partly(list, i, err)
 		}
 		out.Epoch = epoch
 	}
 	s.member.tells(ctx, out.Epoch)
 	return json.Marshal(out)
+}
+
+// partly says of a change that broke off with err which commands of it, the first done, are carried out.
+func partly(list []clustermap.Command, done int, err error) error {
+	if done == 0 {
+		return err
+	}
+	var all []string
+	for i := range list {
+		all = append(all, string(list[i].Do))
+	}
+	out := &skep.Error{Op: "cluster", Kind: skep.KindOf(err), Field: "what is done of the change",
+		Value: strings.Join(all[:done], ", "), Limit: strings.Join(all, ", "), Err: err}
+	if why := (*skep.Error)(nil); errors.As(err, &why) {
+		out.RetryAfter = why.RetryAfter
+	}
+	return out
 }
 
 // signPatience is how long a node that is said to be down may take to show that it is not.
