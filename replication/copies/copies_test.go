@@ -1,6 +1,8 @@
 package copies
 
 import (
+	"context"
+	"errors"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -41,4 +43,56 @@ func TestWhatNodesSayMakesOneAnswer(t *testing.T) {
 	require.Equal(t, had, Wanted([]skep.Want{had, no}, had, 1, 2))
 	require.Equal(t, yes, Wanted([]skep.Want{no, yes}, skep.Want{}, 0, 1))
 	require.Equal(t, no, Wanted([]skep.Want{no, no}, skep.Want{}, 0, 1))
+}
+
+// A node is apart that lacks what another one has, or may have who did not answer.
+func TestWhoIsApart(t *testing.T) {
+	t.Parallel()
+	away := errors.New("away")
+	for _, x := range []struct {
+		has, apart []bool
+		errs       []error
+	}{
+		{[]bool{true, true}, []bool{false, false}, []error{nil, nil}},
+		{[]bool{true, false}, []bool{false, true}, []error{nil, nil}},
+		{[]bool{false, false}, []bool{false, false}, []error{nil, nil}}, // nobody has it
+		{[]bool{false, false}, []bool{true, false}, []error{nil, away}},
+		{[]bool{true, false}, []bool{false, true}, []error{nil, away}},
+	} {
+		require.Equal(t, x.apart, Apart(x.has, x.errs), "%v", x)
+	}
+	require.Equal(t, 2, Count([]bool{true, false, true}))
+}
+
+// A node that is left takes no part in a commit, and is declined for the reason given.
+func TestANodeThatAWriterLeaves(t *testing.T) {
+	t.Parallel()
+	w := NewWriter(1, func(error) (skep.Kind, bool) { return 0, false })
+	a, b := &fake{}, &fake{}
+	w.Add(a, 0)
+	w.Add(b, 0)
+	w.Leave(t.Context(), 0, skep.Unavailable)
+	require.True(t, a.aborted)
+	out, err := w.Commit(t.Context(), skep.AckCommitted)
+	require.NoError(t, err)
+	require.Equal(t, skep.Committed, out.Outcome)
+	w.Leave(t.Context(), 1, skep.Unavailable)
+	w.Leave(t.Context(), 1, skep.Full)
+	out, err = w.Commit(t.Context(), skep.AckCommitted)
+	require.NoError(t, err)
+	require.Equal(t, skep.PutResult{Reason: skep.Unavailable}, out)
+}
+
+type fake struct {
+	skep.BlockWriter
+	aborted bool
+}
+
+func (f *fake) Commit(context.Context, skep.Ack) (skep.PutResult, error) {
+	return skep.PutResult{Outcome: skep.Committed}, nil
+}
+
+func (f *fake) Abort(context.Context) error {
+	f.aborted = true
+	return nil
 }

@@ -64,6 +64,17 @@ func (w *Writer) each(f func(i int, of skep.BlockWriter) error) error {
 	return nil
 }
 
+// Leave gives up the ith of the nodes, as if it were away for this reason.
+func (w *Writer) Leave(ctx context.Context, i int, why skep.Kind) {
+	w.mu.Lock()
+	of := w.of[i]
+	w.of[i], w.why[i] = nil, why
+	w.mu.Unlock()
+	if of != nil {
+		_ = of.Abort(ctx) // else its time is over some time
+	}
+}
+
 // Write implements skep.BlockWriter.
 func (w *Writer) Write(ctx context.Context, part string, offset int64, p []byte) error {
 	return w.each(func(_ int, of skep.BlockWriter) error { return of.Write(ctx, part, offset, p) })

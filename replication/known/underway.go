@@ -6,6 +6,7 @@ import (
 	"errors"
 	"maps"
 	"math"
+	"slices"
 	"time"
 
 	"github.com/skepkv/skep"
@@ -76,11 +77,12 @@ func (w *writer) Abort(ctx context.Context) error {
 	return w.BlockWriter.Abort(ctx)
 }
 
-// IsOpen says whether a writer of a block is open.
-func (m *Memory) IsOpen(sc skep.Scope, k skep.Key) bool {
+// IsOpen says whether a writer of one of some blocks is open.
+func (m *Memory) IsOpen(sc skep.Scope, of []skep.Key) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return skep.Steady().Before(m.open[m.key(sc, k)])
+	now := skep.Steady()
+	return slices.ContainsFunc(of, func(k skep.Key) bool { return now.Before(m.open[m.key(sc, k)]) })
 }
 
 // Last is the turn of who waits for all puts: of a writer.
@@ -92,13 +94,15 @@ type put struct {
 	done chan struct{}
 }
 
-// Under is closed when a put of a block has ended that was begun before this turn, so that no two wait for each other;
-// nil: none is under way.
-func (m *Memory) Under(sc skep.Scope, k skep.Key, before uint64) (over <-chan struct{}) {
+// Under is closed when a put of one of some blocks has ended that was begun before this turn, so that no two wait for
+// each other; nil: none is under way.
+func (m *Memory) Under(sc skep.Scope, of []skep.Key, before uint64) (over <-chan struct{}) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if p := m.puts[m.key(sc, k)]; p != nil && p.turn < before {
-		return p.done
+	for _, k := range of {
+		if p := m.puts[m.key(sc, k)]; p != nil && p.turn < before {
+			return p.done
+		}
 	}
 	return nil
 }
@@ -113,5 +117,16 @@ func Wait(ctx context.Context, over <-chan struct{}) bool {
 		return true
 	case <-ctx.Done():
 		return false
+	}
+}
+
+// Until asks, by ask, for what a block goes on with, until that says that it is over, or none of it is on its way by a
+// put that was begun before a turn.
+func (m *Memory) Until(ctx context.Context, sc skep.Scope, keys []skep.Key, turn uint64, ask func() (over bool)) {
+	for range len(keys) + 1 {
+		under := m.Under(sc, keys, turn)
+		if ask() || !Wait(ctx, under) {
+			return
+		}
 	}
 }

@@ -1,0 +1,198 @@
+package replication
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/replication/clustermap"
+	"github.com/skepkv/skep/store/storetest"
+)
+
+// oneOfTwo is twice, where one of the two nodes is enough.
+func oneOfTwo(n, g int) *clustermap.Map {
+	m := twice(n, g)
+	m.Acks = 1
+	return m
+}
+
+// pair is the two nodes of a chain's first group.
+func (r *rig) pair(keys []skep.Key) (a, b int) {
+	a = r.node(keys, 0)
+	for b = 0; b == a || !r.has(b, keys, 0); b++ {
+	}
+	return a, b
+}
+
+// on says whether a node has a block, found or not.
+func (r *rig) on(node int, k skep.Key) bool {
+	r.Helper()
+	list, err := r.nodes[node].Store.Want(r.Context(),
+		&skep.WantRequest{Scope: skep.Scope{Namespace: 1}, Keys: []skep.Key{k}})
+	require.NoError(r, err)
+	return list[0].Outcome == skep.Exists
+}
+
+// orphaned has node b have blocks 2 and 3 of a chain, and not those before them, which node a has.
+func (r *rig) orphaned(keys []skep.Key) (a, b int) {
+	r.Helper()
+	a, b = r.pair(keys)
+	r.nodes[b].down.Store(true)
+	for _, x := range r.put(keys, 0, 2) {
+		require.Equal(r, skep.Committed, x.Outcome)
+	}
+	r.nodes[b].down.Store(false)
+	for _, x := range r.put(keys, 2, 4) {
+		require.Equal(r, skep.Committed, x.Outcome)
+	}
+	require.True(r, r.on(b, keys[3]))
+	require.False(r, r.on(b, keys[1]))
+	return a, b
+}
+
+// A node that has what a durable block goes on with, and lacks something before that, is not enough: the block would be
+// acknowledged, and not found. So it is where the other node is said to be down, and where it does not answer; for who
+// put the chain, and for who names it.
+func TestADurableBlockGoesOnWithAWholeChain(t *testing.T) {
+	t.Parallel()
+	for way, put := range ways {
+		for _, fresh := range []bool{false, true} {
+			t.Run(fmt.Sprint(way, fresh), func(t *testing.T) {
+				t.Parallel()
+				x := fencedCrew(t, oneOfTwo(3, 8), skep.Durable)
+				keys := chainOf(0, 6)
+				a, b := x.orphaned(keys)
+				x.kill(a)
+				if fresh {
+					x.Store = x.client()
+					x.open("n", skep.Durable, true)
+				}
+				require.Equal(t, skep.Unavailable, put(x, keys, 4, 6))
+				require.False(t, x.on(b, keys[4]))
+				x.comeBack(a)
+				require.Zero(t, put(x, keys, 4, 6))
+				require.Equal(t, 6, x.find(keys, skep.NoLease).Blocks)
+			})
+		}
+	}
+	r := clusterOf(t, oneOfTwo(3, 8), skep.Durable)
+	keys := chainOf(1, 6)
+	a, b := r.orphaned(keys)
+	r.nodes[a].down.Store(true)
+	require.Equal(t, []skep.PutResult{{Reason: skep.Unavailable}}, r.put(keys, 4, 5))
+	_, err := r.Begin(t.Context(), r.beginning(keys, 5))
+	require.ErrorIs(t, err, skep.Unavailable)
+	require.False(t, r.on(b, keys[5]))
+	r.nodes[a].down.Store(false)
+	for _, x := range r.put(keys, 4, 6) {
+		require.NotEqual(t, skep.Declined, x.Outcome)
+	}
+	require.Equal(t, 6, r.find(keys, skep.NoLease).Blocks)
+}
+
+// beginning begins block i of a chain.
+func (r *rig) beginning(keys []skep.Key, i int) *skep.BeginRequest {
+	q := &skep.BeginRequest{Scope: r.scope(), Depth: i, Key: keys[i],
+		Manifest: skep.Manifest{{Name: skep.PartKV, Size: 300}}}
+	if i > 0 {
+		q.Parent, q.Ancestors = &keys[i-1], keys[:i-1]
+	}
+	return q
+}
+
+// begins begins blocks of a chain, and writes them.
+func (r *rig) begins(keys []skep.Key) (out []skep.BlockWriter) {
+	r.Helper()
+	for i, k := range keys {
+		w, err := r.Begin(r.Context(), r.beginning(keys, i))
+		require.NoError(r, err)
+		require.NoError(r, w.Write(r.Context(), skep.PartKV, 0, payload(k)))
+		out = append(out, w)
+	}
+	return out
+}
+
+// A writer that was begun before the block before it was committed is not committed at a node which lacks that then.
+func TestAWriterIsNotCommittedApartFromItsChain(t *testing.T) {
+	t.Parallel()
+	r := clusterOf(t, oneOfTwo(3, 4), skep.Durable)
+	keys := chainOf(1, 3)
+	a, b := r.pair(keys)
+	for i, w := range r.begins(keys) {
+		out, err := w.Commit(t.Context(), skep.AckCommitted)
+		require.NoError(t, err)
+		require.Equal(t, skep.Committed, out.Outcome)
+		require.True(t, r.on(a, keys[i]))
+		require.Equal(t, i == 0, r.on(b, keys[i]), "block %d", i)
+		_, err = r.nodes[b].Store.Delete(t.Context(), skep.Scope{Namespace: 1}, keys[:1])
+		require.NoError(t, err)
+	}
+	require.Equal(t, 3, r.find(keys, skep.NoLease).Blocks)
+}
+
+// A commit whose context ends while it asks for what the block goes on with says so, and leaves no writer open.
+func TestACommitThatIsGivenUp(t *testing.T) {
+	t.Parallel()
+	x := fencedCrew(t, three(3, 4), skep.Durable)
+	keys := chainOf(0, 2)
+	x.kill((x.node(keys, 0) + 1) % len(x.nodes))
+	list := x.begins(keys)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	out, err := list[1].Commit(ctx, skep.AckCommitted)
+	require.ErrorIs(t, err, skep.Deadline)
+	require.Zero(t, out)
+	storetest.Eventually(t, "the writer is aborted", func() bool { return !x.known.IsOpen(x.scope(), keys[1:]) })
+	_, err = list[0].Commit(t.Context(), skep.AckCommitted)
+	require.NoError(t, err)
+}
+
+// A node whose map is newer is no node that may have the chain: the put is made by that map. One that takes no changes
+// does not say what it has, and another one that has the chain takes what goes on with it.
+func TestWhoDoesNotSayWhetherItHasAChain(t *testing.T) {
+	t.Parallel()
+	keys := chainOf(1, 4)
+	synctest.Test(t, func(t *testing.T) { // the newer map is waited for
+		r := clusterOf(t, oneOfTwo(3, 4), skep.Durable)
+		r.put(keys, 0, 2)
+		a, _ := r.pair(keys)
+		r.nodes[a].noRoom, r.nodes[a].mute = skep.Full, skep.StaleMap
+		_, err := r.Put(t.Context(), r.request(keys, 2, 3))
+		require.ErrorContains(t, err, "map of epoch")
+		_, err = r.Begin(t.Context(), r.beginning(keys, 2))
+		require.ErrorContains(t, err, "map of epoch")
+	})
+
+	x := fencedCrew(t, oneOfTwo(3, 4), skep.Durable)
+	x.put(keys, 0, 2)
+	a, b := x.pair(keys)
+	x.kill(3 - a - b)
+	x.nodes[a].noRoom, x.nodes[a].mute = skep.ReadOnly, skep.ReadOnly
+	require.Equal(t, skep.Committed, x.put(keys, 2, 3)[0].Outcome)
+	_, err := x.nodes[b].Store.Delete(t.Context(), skep.Scope{Namespace: 1}, keys[:1])
+	require.NoError(t, err)
+	require.Equal(t, []skep.PutResult{{Reason: skep.ReadOnly}}, x.put(keys, 3, 4))
+}
+
+// Who begins a block waits for one question to its nodes, which are asked beside one another, however many they are.
+func TestABlockIsBegunInOneRound(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		r := clusterOf(t, oneOfTwo(3, 4), skep.Durable)
+		keys := chainOf(1, 2)
+		r.put(keys, 0, 1)
+		for _, n := range r.nodes {
+			n.lag.Store(int64(time.Second))
+		}
+		began := time.Now()
+		w, err := r.Begin(t.Context(), r.beginning(keys, 1))
+		require.NoError(t, err)
+		require.Equal(t, time.Second, time.Since(began))
+		require.NoError(t, w.Abort(t.Context()))
+	})
+}
