@@ -7,6 +7,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/skepkv/skep"
@@ -195,4 +196,44 @@ func TestABlockIsBegunInOneRound(t *testing.T) {
 		require.Equal(t, time.Second, time.Since(began))
 		require.NoError(t, w.Abort(t.Context()))
 	})
+}
+
+// reopened is a Store of the nodes by another map, which knows nothing yet.
+func (r *rig) reopened(m *clustermap.Map) *rig {
+	r.Helper()
+	x := &rig{T: r.T, group: r.group, table: r.table, nodes: r.nodes}
+	var stores []skep.Store
+	for i := range m.Nodes {
+		stores = append(stores, &fallible{Store: r.nodes[i], open: true})
+	}
+	var err error
+	x.Store, err = New(Options{Map: m, Stores: stores})
+	require.NoError(r, err)
+	r.Cleanup(func() { assert.NoError(r, x.Close()) })
+	x.ns, err = x.OpenNamespace(r.Context(), r.ns.NamespaceSpec)
+	require.NoError(r, err)
+	return x
+}
+
+// Where a group ends with blocks that are placed by their own keys, what one node lacks of the groups behind it is found
+// at another one.
+func TestWhatIsBehindLooseBlocksIsFoundElsewhere(t *testing.T) {
+	t.Parallel()
+	const n = 16
+	for lacks := range 3 {
+		r := clusterOf(t, twice(3, 4), skep.Cache)
+		keys := chainOf(1, n)
+		r.put(keys, 0, 2)
+		r.reopened(twice(3, 4)).put(keys, 2, 4)
+		r.put(keys, 4, n)
+		require.Equal(t, n, r.find(keys, skep.NoLease).Blocks)
+		_, err := r.nodes[lacks].Store.Delete(t.Context(), skep.Scope{Namespace: 1}, keys[4:])
+		require.NoError(t, err)
+		require.Equal(t, n, r.find(keys, skep.NoLease).Blocks, "node %d lacks some", lacks)
+		found := r.find(keys, time.Minute)
+		require.Equal(t, n, found.Blocks)
+		for i, err := range r.restore(keys, found.Lease.ID) {
+			require.NoError(t, err, "block %d", i)
+		}
+	}
 }
