@@ -63,6 +63,11 @@ func (s many) Want(ctx context.Context, r *skep.WantRequest) ([]skep.Want, error
 			lists[i] = slices.Repeat([]skep.Want{{Outcome: skep.Declined, Reason: why}}, len(r.Keys))
 		}
 	}
+	if r.Salt != "" && s.of.Epoch > 1 { // where an earlier map had these nobody finds them, and no repair moves them
+		copies.LeaveStrays(lists, sp.group, func(n, i int) bool {
+			return slices.ContainsFunc(planned[i], func(at uint16) bool { return s.owner[at].i == n })
+		}, func(n, i int) bool { return slices.Contains(s.holding(sp, r.Salt, r.Keys[i]), s.nodes[n]) })
+	}
 	out := make([]skep.Want, len(r.Keys))
 	of := make([]skep.Want, 0, s.copies(sp))
 	for i := range out {

@@ -97,6 +97,25 @@ func Apart(has []bool, errs []error) []bool {
 	return out
 }
 
+// LeaveStrays has a node say that it wants what it has of a chain's keys where no lookup would find that. A lookup asks
+// the nodes that a block belongs to by its group, of so many; and where some were put by who did not know their group,
+// the nodes that lead the first of these, which have what follows it, too.
+func LeaveStrays(lists [][]skep.Want, group int, belongs, leads func(node, i int) bool) {
+	for n, list := range lists {
+		had, led := false, false
+		for i := range list {
+			has := list[i].Outcome == skep.Exists && !list[i].Wanted
+			if has && (!had || i%group == 0) {
+				led = leads(n, i)
+			}
+			if has && !led && !belongs(n, i) {
+				list[i] = skep.Want{Wanted: true}
+			}
+			had = has
+		}
+	}
+}
+
 // Present is how many of keys some node has, each of them once.
 func Present(keys []skep.Key, lists [][]skep.Want) (n int) {
 	seen := make(map[skep.Key]struct{}, len(keys))

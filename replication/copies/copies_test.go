@@ -3,6 +3,7 @@ package copies
 import (
 	"context"
 	"errors"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -62,6 +63,23 @@ func TestWhoIsApart(t *testing.T) {
 		require.Equal(t, x.apart, Apart(x.has, x.errs), "%v", x)
 	}
 	require.Equal(t, 2, Count([]bool{true, false, true}))
+}
+
+// What a node has of a chain where no lookup would find it is wanted. It is found by its group, or behind the first of
+// some that the node has one after another within a group, by that one's key.
+func TestStraysAreWanted(t *testing.T) {
+	t.Parallel()
+	has, wants := skep.Want{Outcome: skep.Exists}, skep.Want{Wanted: true}
+	list := []skep.Want{has, has, wants, has, has, has, has, wants}
+	away := slices.Repeat([]skep.Want{{Reason: skep.Unavailable}}, 8)
+	lists := [][]skep.Want{slices.Clone(list), slices.Clone(list), slices.Clone(away)}
+	LeaveStrays(lists, 4, func(node, i int) bool { return node == 0 && i == 1 },
+		func(_, i int) bool { return i == 3 || i == 4 })
+	require.Equal(t, []skep.Want{wants, has, wants, has, has, has, has, wants}, lists[0])
+	require.Equal(t, []skep.Want{wants, wants, wants, has, has, has, has, wants}, lists[1])
+	require.Equal(t, away, lists[2])
+	LeaveStrays(lists, 4, func(int, int) bool { return false }, func(_, i int) bool { return i == 3 })
+	require.Equal(t, []skep.Want{wants, wants, wants, has, wants, wants, wants, wants}, lists[0], "a group ends")
 }
 
 // A node that is left takes no part in a commit, and is declined for the reason given.
