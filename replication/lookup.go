@@ -213,7 +213,12 @@ func (s many) find(ctx context.Context, sp *space, salt skep.Salt, runs [][]skep
 		if f.over && f.whole && g.kept {
 			var more bool
 			more, err = s.findLoose(ctx, sp, salt, a, f, end)
-			f.over = !more
+			if f.over = !more; more { // of what is behind it, other nodes have not been asked for what one lacks
+				groups[i].to = g.to
+				var rest []*answer
+				rest, err = s.askFor(ctx, sp, salt, runs, a, groups, nil)
+				of = append(of, rest...)
+			}
 		}
 	}
 	if err != nil {

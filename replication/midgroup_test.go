@@ -146,18 +146,6 @@ func TestAPutWaitsForWhatItGoesOnWith(t *testing.T) {
 	}
 }
 
-// begin begins block i of a chain, and writes it.
-func begin(t *testing.T, st skep.Store, sc skep.Scope, keys []skep.Key, i int) skep.BlockWriter {
-	r := &skep.BeginRequest{Scope: sc, Depth: i, Key: keys[i], Manifest: skep.Manifest{{Name: skep.PartKV, Size: 300}}}
-	if i > 0 {
-		r.Parent, r.Ancestors = &keys[i-1], keys[:i-1]
-	}
-	w, err := st.Begin(t.Context(), r)
-	require.NoError(t, err, i)
-	require.NoError(t, w.Write(t.Context(), skep.PartKV, 0, payload(keys[i])))
-	return w
-}
-
 // While a node is down, blocks of a chain are written as they are computed: a writer is begun before the one before it
 // has committed, and a commit waits for the one before it where that is under way. What goes on with one that was
 // aborted is declined, once.
@@ -170,7 +158,7 @@ func TestWritersThatAreOpenTogether(t *testing.T) {
 		x.kill((at + 1) % len(x.nodes))
 		var list []skep.BlockWriter
 		for i := range 3 {
-			list = append(list, begin(t, x, x.scope(), keys, i))
+			list = append(list, x.begins(keys, i))
 		}
 		held := make(chan struct{})
 		x.nodes[at].held = held
@@ -194,7 +182,7 @@ func TestWritersThatAreOpenTogether(t *testing.T) {
 
 		_, err := x.nodes[at].Store.Delete(t.Context(), skep.Scope{Namespace: 1}, keys[2:3])
 		require.NoError(t, err)
-		w, child := begin(t, x, x.scope(), keys, 2), begin(t, x, x.scope(), keys, 3)
+		w, child := x.begins(keys, 2), x.begins(keys, 3)
 		require.NoError(t, w.Abort(t.Context()))
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
@@ -220,7 +208,7 @@ func TestADurableWriterIsNotCommittedApartFromItsChain(t *testing.T) {
 	if !r.has(b, keys, 0) {
 		b = (a + 2) % 3
 	}
-	parent, child := begin(t, r, r.scope(), keys, 0), begin(t, r, r.scope(), keys, 1)
+	parent, child := r.begins(keys, 0), r.begins(keys, 1)
 	r.nodes[b].down.Store(true)
 	out, err := parent.Commit(t.Context(), skep.AckCommitted)
 	require.NoError(t, err)

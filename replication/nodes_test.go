@@ -27,6 +27,7 @@ type fallible struct {
 	newer    []byte                    // the map that it tells
 	stale    int                       // so many puts are refused, as by an older map
 	noRoom   skep.Kind                 // puts and commits end in an error of this kind
+	mute     skep.Kind                 // calls of Want do, unless it is 0
 	writers  *writers                  // when set, notes who may write where
 	dies     atomic.Int64              // the node goes down when so many chunks have been handed out; 0: it does not
 	spoilt   atomic.Bool               // every block is damaged
@@ -149,6 +150,9 @@ func (f *fallible) Want(ctx context.Context, r *skep.WantRequest) ([]skep.Want, 
 	if f.behind.Load() > 0 {
 		f.behind.Add(-1)
 		return nil, &skep.Error{Op: "want", Kind: skep.Behind}
+	}
+	if f.mute != 0 {
+		return nil, &skep.Error{Op: "want", Kind: f.mute}
 	}
 	return lags(ctx, f, func() ([]skep.Want, error) { return f.Store.Want(ctx, r) })
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/skepkv/skep/replication/checks"
 	"github.com/skepkv/skep/replication/copies"
 	"github.com/skepkv/skep/replication/known"
+	"github.com/skepkv/skep/replication/lent"
 	"github.com/skepkv/skep/replication/placement"
 )
 
@@ -41,7 +42,6 @@ func (s many) Want(ctx context.Context, r *skep.WantRequest) ([]skep.Want, error
 		}
 	}
 	lists := make([][]skep.Want, len(s.nodes))
-	kinds := make([]skep.Kind, len(s.nodes))
 	for i, err := range s.each(func(n *node) error {
 		bytes := int64(0)
 		if len(r.Keys) > 0 {
@@ -54,25 +54,26 @@ func (s many) Want(ctx context.Context, r *skep.WantRequest) ([]skep.Want, error
 		})
 	}) {
 		switch {
-		case err == nil:
-		case ctx.Err() != nil:
+		case err != nil && ctx.Err() != nil:
 			return nil, ended(ctx, op)
-		case !s.away(err):
+		case err != nil && !s.away(err):
 			return nil, err
-		default:
-			lists[i], kinds[i] = nil, checks.Reason(err)
+		case err != nil || lists[i] == nil:
+			why := cmp.Or(checks.Reason(err), skep.Unavailable) // it is down, where there is no error
+			lists[i] = slices.Repeat([]skep.Want{{Outcome: skep.Declined, Reason: why}}, len(r.Keys))
 		}
+	}
+	if r.Salt != "" && s.of.Epoch > 1 { // where an earlier map had these nobody finds them, and no repair moves them
+		copies.LeaveStrays(lists, sp.group, func(n, i int) bool {
+			return slices.ContainsFunc(planned[i], func(at uint16) bool { return s.owner[at].i == n })
+		}, func(n, i int) bool { return slices.Contains(s.holding(sp, r.Salt, r.Keys[i]), s.nodes[n]) })
 	}
 	out := make([]skep.Want, len(r.Keys))
 	of := make([]skep.Want, 0, s.copies(sp))
 	for i := range out {
 		of = of[:0]
 		for _, at := range planned[i] {
-			if n := s.owner[at].i; lists[n] != nil {
-				of = append(of, lists[n][i])
-			} else {
-				of = append(of, skep.Want{Outcome: skep.Declined, Reason: kinds[n]})
-			}
+			of = append(of, lists[s.owner[at].i][i])
 		}
 		exists, have := copies.Having(lists, i)
 		out[i] = copies.Wanted(of, exists, have, s.acks(sp))
@@ -107,7 +108,7 @@ func (s many) Put(ctx context.Context, r *skep.PutRequest) ([]skep.PutResult, er
 	if err := checks.Put(op, &sp.NamespaceSpec, sp.part, r); err != nil {
 		return nil, err
 	}
-	p := &putting{s: s, sp: sp, r: r, out: make([]skep.PutResult, len(r.Blocks)), open: 1}
+	p := &putting{s: s, sp: sp, r: r, out: make([]skep.PutResult, len(r.Blocks)), parts: lent.NewParts(r.Released)}
 	if s.unsure(sp) { // who goes on with these waits for them
 		turn, end := s.known.Begin(r.Scope, r.Blocks)
 		defer end()
@@ -135,15 +136,16 @@ func (s many) Put(ctx context.Context, r *skep.PutRequest) ([]skep.PutResult, er
 		})
 	}
 	wait.Wait()
-	p.parts(within, of)
-	p.merge()
+	p.decline(within, of)
+	if acks := s.acks(sp); len(p.of) > 1 || acks > 1 {
+		copies.Merge(p.of, acks)
+	}
 	err = context.Cause(within)
-	stale := p.stale.Load()
 	if err != nil && ctx.Err() != nil {
 		err = ended(ctx, op)
 	}
-	if p.held() {
-		p.release()
+	if p.parts.Held() {
+		p.parts.Release()
 		if err != nil {
 			p.out = nil
 		}
@@ -152,7 +154,7 @@ func (s many) Put(ctx context.Context, r *skep.PutRequest) ([]skep.PutResult, er
 	if err != nil {
 		return nil, err
 	}
-	if stale != nil {
+	if stale := p.stale.Load(); stale != nil {
 		return p.out, *stale
 	}
 	return p.out, s.supersede(ctx, sp, r, p.out)
@@ -201,48 +203,13 @@ type putting struct {
 
 	turn  uint64                // among the puts of which is remembered that they are under way
 	stale atomic.Pointer[error] // a node's map was newer
-
-	mu   sync.Mutex
-	open int  // memory that a node holds, and the Put itself
-	kept bool // a node holds some after its call
-}
-
-// merge says what became of the blocks.
-func (p *putting) merge() {
-	acks := p.s.acks(p.sp)
-	if len(p.of) == 1 && acks == 1 {
-		return
-	}
-	each := make([]skep.PutResult, len(p.of))
-	for i := range p.out {
-		for k := range p.of {
-			each[k] = p.of[k][i]
-		}
-		p.out[i] = copies.Merged(each, acks)
-	}
-}
-
-func (p *putting) held() bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.kept
-}
-
-// release tells the caller, when nobody holds its memory any more.
-func (p *putting) release() {
-	p.mu.Lock()
-	p.open--
-	last := p.open == 0 && p.kept
-	p.mu.Unlock()
-	if last && p.r.Released != nil {
-		p.r.Released()
-	}
+	parts *lent.Parts           // what nodes hold of the caller's memory
 }
 
 // put carries out one run.
 func (p *putting) put(ctx context.Context, x run) error {
 	const op = "put"
-	q := &skep.PutRequest{Blocks: x.blocks, Ack: p.r.Ack, Exposed: p.r.Exposed, Released: p.release}
+	q := &skep.PutRequest{Blocks: x.blocks, Ack: p.r.Ack, Exposed: p.r.Exposed, Released: p.parts.Release}
 	q.Each = p.sp.Chained && p.alone()
 	q.Depth = x.at.Depth - x.at.Base
 	if q.Depth > 0 {
@@ -250,18 +217,10 @@ func (p *putting) put(ctx context.Context, x run) error {
 	}
 	send := func(ctx context.Context, id skep.NamespaceID) error {
 		q.Scope = skep.Scope{Namespace: id, Salt: p.r.Salt}
-		p.mu.Lock()
-		p.open++
-		p.mu.Unlock()
+		p.parts.Begin()
 		list, err := x.node.st.Put(ctx, q)
 		rest, held := skep.Held(err)
-		p.mu.Lock()
-		if held {
-			p.kept = true
-		} else {
-			p.open--
-		}
-		p.mu.Unlock()
+		p.parts.End(held)
 		if rest == nil {
 			if list == nil && len(q.Blocks) > 0 { // it holds the memory and says no more
 				rest = &skep.Error{Op: op, Kind: skep.Unavailable, Field: "answer", Value: "none", Limit: "in time"}
@@ -292,63 +251,79 @@ func (s many) unsure(sp *space) bool {
 	return sp.Class == skep.Durable && (s.missed() || s.acks(sp) < s.copies(sp))
 }
 
-// continues refuses a block of a durable namespace that goes on with one which none of its group's nodes has, while a
-// node is down that may have it: beside another node's beginning it would never be found, for who has it does not know
-// where that is when the node is back.
-func (s many) continues(
-	ctx context.Context, op string, sp *space, sc skep.Scope, at *known.Place, turn uint64,
-) (lost error) {
-	if at.Depth == at.Base || sp.Class != skep.Durable || !s.missed() {
+// having asks a block's nodes, beside one another, which have all that it goes on with, and gives that and errors by
+// their places. It asks again where what was on its way has come, unless enough of them have it.
+func (s many) having(ctx context.Context, op string, sp *space, sc skep.Scope, at *known.Place, keys []skep.Key,
+	turn uint64, enough int) (has []bool, errs []error) {
+	lacks := func(w skep.Want) bool { return w.Outcome != skep.Exists }
+	s.known.Until(ctx, sc, keys, turn, func() bool {
+		has = make([]bool, len(s.nodes))
+		errs = s.eachOf(s.holding(sp, sc.Salt, at.Anchor), func(n *node) error {
+			list, err := s.hasOf(ctx, op, n, sp, sc.Salt, keys)
+			has[n.i] = err == nil && len(list) == len(keys) && !slices.ContainsFunc(list, lacks)
+			return err
+		})
+		return copies.Count(has) >= enough
+	})
+	return has, errs
+}
+
+// continues refuses a block of a durable namespace that goes on with what none of its group's nodes has all of, while a
+// node is down that may: beside another node's beginning it would never be found, for who has it does not know where
+// that is when the node is back.
+func (s many) continues(ctx context.Context, op string, sp *space, sc skep.Scope, at *known.Place, turn uint64) error {
+	keys := s.known.Behind(sc, *at)
+	if len(keys) == 0 || sp.Class != skep.Durable || !s.missed() {
 		return nil
 	}
-	for under := s.known.Under(sc, at.Parent, turn); ; under = nil { // it may be on its way
-		for _, i := range s.holders(sp, sc.Salt, at.Anchor) {
-			list, err := s.hasOf(ctx, op, s.owner[i], sp, sc.Salt, []skep.Key{at.Parent})
-			err = s.passOver(ctx, op, s.owner[i], err, &lost)
-			if err != nil || len(list) == 1 && list[0].Outcome == skep.Exists {
-				return err
-			}
-		}
-		switch waited := known.Wait(ctx, under); {
-		case ctx.Err() != nil:
-			return ended(ctx, op)
-		case !waited:
-			return cmp.Or(lost, s.missable(op, false))
+	has, errs := s.having(ctx, op, sp, sc, at, keys, turn, 1)
+	if copies.Count(has) > 0 {
+		return nil
+	}
+	var lost error
+	for i, err := range errs {
+		if err := s.passOver(ctx, op, s.nodes[i], err, &lost); err != nil {
+			return err
 		}
 	}
+	return cmp.Or(ended(ctx, op), lost, s.missable(op, false))
 }
 
 func declined(r skep.PutResult) bool { return r.Outcome == skep.Declined }
 
-// parts declines of a durable put what nodes took apart from what it goes on with, where fewer acks than nodes do.
-func (p *putting) parts(ctx context.Context, of [][]run) {
+// decline declines of a durable put what nodes took apart from what it goes on with, where fewer acks than nodes do.
+func (p *putting) decline(ctx context.Context, of [][]run) {
 	if p.s.acks(p.sp) >= len(p.of) || !slices.ContainsFunc(slices.Concat(p.of...), declined) {
 		return
 	}
 	for _, x := range slices.Concat(of...) {
-		if p.s.apart(ctx, x.node, p.sp, p.r.Scope, &x.at, p.turn) {
+		apart, err := p.s.apart(ctx, "put", p.sp, p.r.Scope, &x.at, p.turn)
+		if err != nil {
+			p.stale.Store(&err)
+		}
+		if err != nil || apart[x.node.i] {
 			p.declined(x, skep.Unavailable)
 		}
 	}
 }
 
-// apart says that a node lacks what a block goes on with, and another one of its group has it, or may have it and does
-// not answer: what that one does not take, too, is not found.
-func (s many) apart(ctx context.Context, n *node, sp *space, sc skep.Scope, at *known.Place, turn uint64) (other bool) {
-	for under := s.known.Under(sc, at.Parent, turn); sp.Class == skep.Durable && at.Depth > at.Base; under = nil {
-		for _, i := range s.holders(sp, sc.Salt, at.Anchor) {
-			list, err := s.hasOf(ctx, "put", s.owner[i], sp, sc.Salt, []skep.Key{at.Parent})
-			if has := len(list) == 1 && list[0].Outcome == skep.Exists; has && s.owner[i] == n {
-				return false
-			} else if has || err != nil && s.owner[i] != n {
-				other = true
-			}
-		}
-		if !known.Wait(ctx, under) {
-			return other
+// apart says at which nodes of its group a durable block is apart from what it goes on with, where fewer acks than all
+// do: they lack some of that, and another one has all, or may have it and does not answer. What that one does not take,
+// too, is not found. An error is that a node's map is newer.
+func (s many) apart(
+	ctx context.Context, op string, sp *space, sc skep.Scope, at *known.Place, turn uint64,
+) ([]bool, error) {
+	keys := s.known.Behind(sc, *at)
+	if len(keys) == 0 || sp.Class != skep.Durable || s.acks(sp) >= s.copies(sp) {
+		return make([]bool, len(s.nodes)), nil
+	}
+	has, errs := s.having(ctx, op, sp, sc, at, keys, turn, s.copies(sp))
+	for _, err := range errs {
+		if errors.Is(err, skep.StaleMap) {
+			return nil, err
 		}
 	}
-	return false
+	return copies.Apart(has, errs), nil
 }
 
 func (p *putting) declined(x run, why skep.Kind) {
@@ -415,55 +390,56 @@ func (s many) Begin(ctx context.Context, r *skep.BeginRequest) (skep.BlockWriter
 	if err := checks.Ancestors(op, r.Ancestors, r.Depth); err != nil {
 		return nil, err
 	}
-	if err := checks.Block(op, &sp.NamespaceSpec, sp.part, r.Depth, r.ValidTokens, r.Key, r.Parent, r.Name, r.Manifest); err != nil {
+	err = checks.Block(op, &sp.NamespaceSpec, sp.part, r.Depth, r.ValidTokens, r.Key, r.Parent, r.Name, r.Manifest)
+	if err != nil {
 		return nil, err
 	}
 	e := s.known.Where(sp.group, r.Scope, r.Key, r.Depth, r.Parent, r.Ancestors)
-	q := *r
-	if q.Depth = e.Depth - e.Base; q.Depth == 0 {
-		q.Parent = nil
-	}
 	w := &writer{s: s, sp: sp, scope: r.Scope, key: r.Key, at: e}
 	if r.Replaces != nil {
 		tail := *r.Replaces
 		w.replaces = &tail
 	}
-	var lost error
-	acks, there, holders := s.acks(sp), 0, s.holders(sp, r.Salt, e.Anchor)
+	acks, there, holders := s.acks(sp), 0, s.holding(sp, r.Salt, e.Anchor)
+	of := make([]skep.BlockWriter, len(s.nodes))
+	errs := s.eachOf(holders, func(n *node) error {
+		q := *r
+		if q.Depth = e.Depth - e.Base; q.Depth == 0 {
+			q.Parent = nil
+		}
+		return s.on(ctx, op, n, sp, true, func(ctx context.Context, id skep.NamespaceID) (err error) {
+			q.Namespace = id
+			of[n.i], err = n.st.Begin(ctx, &q)
+			return err
+		})
+	})
+	var bad, lost error
 	c := copies.NewWriter(acks, func(err error) (skep.Kind, bool) {
 		return checks.Reason(err), s.away(err) || checks.NoRoom(err)
 	}, w.look)
-	for _, at := range holders {
-		n, q := s.owner[at], q
-		var of skep.BlockWriter
-		err := s.on(ctx, op, n, sp, true, func(ctx context.Context, id skep.NamespaceID) (err error) {
-			q.Namespace = id
-			of, err = n.st.Begin(ctx, &q)
-			return err
-		})
+	for _, n := range holders {
+		err := errs[n.i]
 		// This one alone, where it lacks an encryption key.
 		declines := s.away(err) || checks.NoRoom(err) || errors.Is(err, skep.Denied)
 		switch {
 		case err == nil:
-			w.BlockWriter, there = of, there+1
+			w.BlockWriter, there = of[n.i], there+1
 		case ctx.Err() != nil:
-			err = ended(ctx, op)
-		case declines && lost == nil:
+			bad = ended(ctx, op)
+		case !declines:
+			bad = cmp.Or(bad, err)
+		case lost == nil:
 			lost = n.missing(op, err)
 		}
-		if err != nil && (!declines || ctx.Err() != nil) {
-			_ = c.Abort(context.WithoutCancel(ctx))
-			return nil, err
-		}
-		c.Add(of, checks.Reason(err))
+		c.Add(of[n.i], checks.Reason(err))
 	}
 	switch {
-	case there == 0 || there < acks:
+	case bad != nil || there < acks:
 		_ = c.Abort(context.WithoutCancel(ctx))
-		return nil, cmp.Or[error](lost, &skep.Error{Op: op, Kind: skep.Unavailable, Field: "nodes that are up",
+		return nil, cmp.Or[error](bad, lost, &skep.Error{Op: op, Kind: skep.Unavailable, Field: "nodes that are up",
 			Value: there, Limit: acks})
 	case len(holders) > 1:
-		w.BlockWriter = c
+		w.BlockWriter, w.nodes = c, holders
 	}
 	return w, nil
 }
@@ -477,7 +453,8 @@ type writer struct {
 	key      skep.Key
 	at       known.Place
 	replaces *skep.Key
-	refused  atomic.Bool
+	nodes    []*node     // where there are several
+	refused  atomic.Bool // it is committed no more
 }
 
 // Commit implements skep.BlockWriter. What the block goes on with is looked for now: writers of a chain are open
@@ -496,7 +473,7 @@ func (w *writer) Commit(ctx context.Context, ack skep.Ack) (skep.PutResult, erro
 		}
 	}
 	out, err := w.BlockWriter.Commit(ctx, ack)
-	if err == nil && declined(out) && ctx.Err() != nil {
+	if err == nil && declined(out) {
 		err = ended(ctx, op)
 	}
 	if err != nil || declined(out) {
@@ -516,8 +493,9 @@ func (w *writer) look(ctx context.Context, out []skep.PutResult) {
 	if w.s.acks(w.sp) >= len(out) || !slices.ContainsFunc(out, declined) {
 		return
 	}
-	for i, at := range w.s.holders(w.sp, w.scope.Salt, w.at.Anchor) {
-		if !declined(out[i]) && w.s.apart(ctx, w.s.owner[at], w.sp, w.scope, &w.at, known.Last) {
+	apart, err := w.s.apart(ctx, "commit", w.sp, w.scope, &w.at, known.Last)
+	for i, n := range w.nodes {
+		if err != nil || apart[n.i] {
 			out[i] = skep.PutResult{Outcome: skep.Declined, Reason: skep.Unavailable}
 		}
 	}

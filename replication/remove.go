@@ -18,8 +18,9 @@ func (s many) named(ctx context.Context, op string, sp *space, sc skep.Scope, ke
 	most := len(keys)
 	there = -1
 	if s.copies(sp) > 1 {
-		if n, ok := s.present(ctx, op, sp, sc, keys); ok {
-			most, there = n, n
+		if lists, err := s.whoHas(ctx, op, sp, sc.Salt, keys); err == nil { // a node does not say which it deleted
+			there = copies.Present(keys, lists)
+			most = there
 		}
 	}
 	var sum atomic.Int64

@@ -4,7 +4,6 @@ import (
 	"context"
 
 	"github.com/skepkv/skep"
-	"github.com/skepkv/skep/replication/copies"
 	"github.com/skepkv/skep/replication/placement"
 )
 
@@ -52,6 +51,14 @@ func (s many) holders(sp *space, salt skep.Salt, anchor skep.Key) []uint16 {
 	return at[:min(len(at), s.copies(sp))]
 }
 
+// holding is the nodes at these places.
+func (s many) holding(sp *space, salt skep.Salt, anchor skep.Key) (out []*node) {
+	for _, at := range s.holders(sp, salt, anchor) {
+		out = append(out, s.owner[at])
+	}
+	return out
+}
+
 // other is the nth of a group's nodes but for one that was asked; nil where there are no more.
 func (s many) other(sp *space, salt skep.Salt, anchor skep.Key, not *node, n int) *node {
 	for _, at := range s.holders(sp, salt, anchor) {
@@ -65,16 +72,6 @@ func (s many) other(sp *space, salt skep.Salt, anchor skep.Key, not *node, n int
 		n--
 	}
 	return nil
-}
-
-// present counts the keys of a chained namespace that some node has, since a node says how many it deleted and not
-// which; false where a node cannot be asked.
-func (s many) present(ctx context.Context, op string, sp *space, sc skep.Scope, keys []skep.Key) (n int, ok bool) {
-	lists, err := s.whoHas(ctx, op, sp, sc.Salt, keys)
-	if err != nil {
-		return 0, false
-	}
-	return copies.Present(keys, lists), true
 }
 
 // whoHas asks every node what a put of keys would be there, by node; nil of those that are away.

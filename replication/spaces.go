@@ -268,7 +268,7 @@ func (s many) elsewhere(ctx context.Context, op string, not *node, sp *space) (l
 	defer cancel()
 	var there atomic.Bool
 	turns := make(chan struct{}, askedAtOnce)
-	for i, err := range s.each(func(n *node) error {
+	err := s.all(ctx, "find namespace", func(n *node) error {
 		if n == not {
 			return nil
 		}
@@ -280,17 +280,14 @@ func (s many) elsewhere(ctx context.Context, op string, not *node, sp *space) (l
 			cancel() // one is enough
 		}
 		return err
-	}) {
-		if err != nil && lost == nil {
-			lost = s.nodes[i].missing("find namespace", err)
-		}
-	}
-	if there.Load() {
+	})
+	switch {
+	case there.Load():
 		return nil
-	} else if lost == nil {
-		lost = s.nowhere(op, sp)
+	case err != nil:
+		return err
 	}
-	return lost
+	return s.nowhere(op, sp)
 }
 
 // OpenNamespace implements skep.Namespacer. The nodes are asked in the map's order, so that of two callers who want
@@ -393,28 +390,25 @@ func (s many) NamespacesOf(ctx context.Context, tenant string) ([]skep.Namespace
 	return out, err
 }
 
-// FindNamespace implements skep.Namespacer. Somebody else may have deleted the namespace: a node that has it is
-// asked, one that is in this process before others.
+// FindNamespace implements skep.Namespacer. Somebody else may have deleted the namespace: the nearest node is asked,
+// which is one in this process where there is one, then the others beside one another.
 func (s many) FindNamespace(ctx context.Context, id skep.NamespaceID) (skep.NamespaceInfo, error) {
 	const op = "find namespace"
 	sp, err := s.enter(ctx, op, id)
 	if err != nil {
 		return skep.NamespaceInfo{}, err
 	}
-	var lost error
-	for _, n := range s.near {
-		there, err := s.has(ctx, n, sp)
-		if there {
-			return sp.NamespaceInfo, nil
-		}
-		if err := s.passOver(ctx, op, n, err, &lost); err != nil {
-			return skep.NamespaceInfo{}, err
-		}
+	not, there := s.near[0], false
+	if there, err = s.has(ctx, not, sp); err != nil {
+		not = nil // it is asked once more, with the others
 	}
-	if lost == nil {
-		lost = s.nowhere(op, sp)
+	if !there {
+		err = s.elsewhere(ctx, op, not, sp)
 	}
-	return skep.NamespaceInfo{}, lost
+	if err != nil {
+		return skep.NamespaceInfo{}, err
+	}
+	return sp.NamespaceInfo, nil
 }
 
 // nowhere is the error of a namespace that no node has that can be asked. It was deleted, unless it is durable and a

@@ -156,7 +156,22 @@ func TestNodesThatHangAreAskedBesideOthers(t *testing.T) {
 		took, err := elsewhere()
 		require.NoError(t, err)
 		require.Zero(t, took)
+		find := func() (time.Duration, error) {
+			began := time.Now()
+			_, err := r.FindNamespace(t.Context(), r.ns.ID)
+			return time.Since(began), err
+		}
+		took, err = find()
+		require.NoError(t, err)
+		require.Zero(t, took)
+		require.NoError(t, r.nodes[0].Store.DeleteNamespace(t.Context(), 1))
+		took, err = find()
+		require.NoError(t, err)
+		require.Zero(t, took, "the others are asked beside one another")
 		require.NoError(t, r.nodes[n-1].Store.DeleteNamespace(t.Context(), 1))
+		took, err = find()
+		require.ErrorIs(t, err, skep.Unavailable)
+		require.Equal(t, 10*time.Second, took)
 		took, err = elsewhere()
 		require.ErrorIs(t, err, skep.Unavailable)
 		require.Equal(t, 10*time.Second, took)

@@ -27,8 +27,10 @@ func TestASlowReaderGetsFromDrivesWhatLeftMemory(t *testing.T) {
 			clock := &testClock{now: time.Now()}
 			s, _, _ := openRig(t, func(o *Options) { o.Clock, o.CacheBytes = clock.get, 1<<20 })
 			defer func() { require.NoError(t, s.Close()) }()
-			shape := skep.Shape{Kind: skep.Attention, Layers: 2, KVHeads: 1, HeadDim: 64, Element: skep.BF16, BlockTokens: 16}
-			ns, err := s.OpenNamespace(t.Context(), skep.NamespaceSpec{Tenant: "t", Name: "n", Shape: shape, Chained: true})
+			shape := skep.Shape{Kind: skep.Attention, Layers: 2, KVHeads: 1, HeadDim: 64, Element: skep.BF16,
+				BlockTokens: 16}
+			spec := skep.NamespaceSpec{Tenant: "t", Name: "n", Shape: shape, Chained: true}
+			ns, err := s.OpenNamespace(t.Context(), spec)
 			require.NoError(t, err)
 			put := func(first, n int) skep.Chain {
 				c := skep.Chain{Scope: skep.Scope{Namespace: ns.ID}, Keys: chainKeys(first, n)}
@@ -50,7 +52,8 @@ func TestASlowReaderGetsFromDrivesWhatLeftMemory(t *testing.T) {
 				require.NoError(t, ses.Close(t.Context()))
 			}
 			all(slow, func(ch *skep.Chunk) { ch.Release() })
-			found, err := s.Lookup(t.Context(), &skep.LookupRequest{Scope: slow.Scope, Keys: slow.Keys, Lease: 5 * time.Minute})
+			found, err := s.Lookup(t.Context(),
+				&skep.LookupRequest{Scope: slow.Scope, Keys: slow.Keys, Lease: 5 * time.Minute})
 			require.NoError(t, err)
 			require.Equal(t, blocks, found.Blocks)
 
@@ -103,7 +106,8 @@ func TestLayersOfABlockAreOfOneVersion(t *testing.T) {
 		c := skep.Chain{Scope: skep.Scope{Namespace: ns.ID}, Keys: chainKeys(first, n)}
 		req := &skep.PutRequest{Scope: c.Scope}
 		for _, k := range c.Keys {
-			req.Blocks = append(req.Blocks, skep.Block{Key: k, Parts: []skep.Part{{Bytes: bytes.Repeat([]byte{v}, size)}}})
+			parts := []skep.Part{{Bytes: bytes.Repeat([]byte{v}, size)}}
+			req.Blocks = append(req.Blocks, skep.Block{Key: k, Parts: parts})
 		}
 		res, err := s.Put(t.Context(), req)
 		require.NoError(t, err)

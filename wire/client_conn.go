@@ -192,16 +192,11 @@ func (x *clientConn) greet(ctx context.Context) error {
 }
 
 func (x *clientConn) alive() bool {
-	select {
-	case <-x.dead:
-		return false
-	default:
-		return !x.leaving.Load()
-	}
+	return !link.IsClosed(x.dead) && !x.leaving.Load()
 }
 
-// retire has a connection get no new calls, and end when nothing has been under way at two looks. No slot may have it any
-// more, so it is looked after here.
+// retire has a connection get no new calls, and end when nothing has been under way at two looks. No slot may have it
+// any more, so it is looked after here.
 func (x *clientConn) retire() {
 	if x.leaving.Swap(true) {
 		return
@@ -308,7 +303,8 @@ func (x *clientConn) carry(ctx context.Context, s spec, m frames.Message, payloa
 	out frames.Message) (sent bool, err error) {
 	t := s.t
 	if x.hi.Features&s.needs != s.needs {
-		return false, &skep.Error{Op: s.op, Kind: skep.Unsupported, Field: "server", Value: x.hi.Name, Limit: "one that knows the frame"}
+		return false, &skep.Error{Op: s.op, Kind: skep.Unsupported, Field: "server", Value: x.hi.Name,
+			Limit: "one that knows the frame"}
 	}
 	p := &pendingCall{t: t, reply: make(chan reply, 1)}
 	id, err := x.enlist(p)
@@ -429,8 +425,8 @@ func (x *clientConn) post(ctx context.Context, h frames.Header, m frames.Message
 	return err
 }
 
-// credit gives the server credit for a session or a stream, or 0: the ring. False: it was not sent, and is owed yet. No
-// caller's context cuts it off, as under TLS that ends the connection: whose socket is full waits up to Options.Timeout.
+// credit gives the server credit for a session or a stream, or 0: the ring. False: it was not sent, and is owed yet. It
+// takes up to Options.Timeout where the socket is full: no caller's context cuts it off, which may end the connection.
 func (x *clientConn) credit(id, n uint64) bool {
 	ctx, cancel := context.WithTimeout(context.Background(), x.c.opt.Timeout)
 	defer cancel()

@@ -1,6 +1,7 @@
 package wire
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"sync"
@@ -134,9 +135,7 @@ func (st *clientStream) handedLocked(n int) {
 
 func (st *clientStream) lost(why error) {
 	st.mu.Lock()
-	if st.ended == nil {
-		st.ended = why
-	}
+	st.ended = cmp.Or(st.ended, why)
 	st.mu.Unlock()
 	st.signal()
 }
@@ -163,11 +162,15 @@ func (st *clientStream) Next(ctx context.Context, into []skep.Event) (int, error
 			}
 		}
 		st.mu.Unlock()
-		if give > 0 && (n == 0 && ctx.Err() != nil || !st.x.credit(st.id, give)) {
-			st.mu.Lock()
-			st.owed += give
-			st.mu.Unlock()
-			st.signal() // so that it is tried again
+		if give > 0 {
+			go func() {
+				if !st.x.credit(st.id, give) {
+					st.mu.Lock()
+					st.owed += give
+					st.mu.Unlock()
+					st.signal() // so that it is tried again
+				}
+			}()
 		}
 		switch {
 		case closed || st.c.ctx.Err() != nil:

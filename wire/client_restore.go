@@ -329,11 +329,15 @@ func (s *clientSession) consumed(n int64) {
 	}
 	s.owed, s.credit = s.owed-give, s.credit+give
 	s.mu.Unlock()
-	if give > 0 && !s.x.credit(s.id, uint64(give)) {
-		s.mu.Lock()
-		s.owed, s.credit = s.owed+give, s.credit-give
-		s.mu.Unlock()
-		s.signal()
+	if give > 0 {
+		go func() {
+			if !s.x.credit(s.id, uint64(give)) {
+				s.mu.Lock()
+				s.owed, s.credit = s.owed+give, s.credit-give
+				s.mu.Unlock()
+				s.signal()
+			}
+		}()
 	}
 }
 

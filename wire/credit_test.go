@@ -1,13 +1,19 @@
 package wire
 
 import (
+	"context"
+	"net"
 	"testing"
+	"testing/synctest"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/store/storetest"
 	"github.com/skepkv/skep/wire/frames"
+	"github.com/skepkv/skep/wire/link"
 	"github.com/skepkv/skep/wire/server"
 )
 
@@ -73,4 +79,60 @@ func TestCreditIsCounted(t *testing.T) {
 		}
 	}
 	require.Equal(t, total, got)
+}
+
+// Who takes what has come does not wait for a server that reads nothing: credit is sent beside it, and once more where it
+// could not be sent.
+func TestCreditIsSentBesideWhoTakesWhatCame(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		here, there := net.Pipe()
+		defer there.Close()
+		c, err := NewClient(Options{Addr: "pipe:0", Timeout: 2 * time.Second})
+		require.NoError(t, err)
+		defer c.Close()
+		x := &clientConn{c: c, l: link.New(here, time.Hour, 1), dead: make(chan struct{})}
+		x.hi.MaxBody = 1 << 20
+		str := &clientStream{c: c, x: x, id: 1, more: make(chan struct{}, 1), snap: -1,
+			ready: make([]skep.Event, streamCredit)}
+		ses := &clientSession{c: c, x: x, id: 2, window: 1 << 20, owed: 1 << 20, landed: make(chan struct{}, 1),
+			ready: make([]skep.Chunk, 1)}
+		began := time.Now()
+		for range 2 {
+			n, err := str.Next(t.Context(), make([]skep.Event, streamCredit/2))
+			require.NoError(t, err)
+			require.Equal(t, streamCredit/2, n)
+		}
+		n, err := ses.Next(t.Context(), make([]skep.Chunk, 2))
+		require.NoError(t, err)
+		require.Equal(t, 1, n)
+		require.Zero(t, time.Since(began))
+
+		time.Sleep(3 * time.Second) // of the bubble: what was begun is given up
+		within := func(next func(ctx context.Context) (int, error)) {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+			defer cancel()
+			_, err := next(ctx)
+			require.ErrorIs(t, err, skep.Deadline)
+		}
+		given := map[uint64]uint64{}
+		go func() {
+			l := link.New(there, time.Hour, 1)
+			for range 2 {
+				h, err := l.Header(0)
+				if !assert.NoError(t, err) {
+					return
+				}
+				body := make([]byte, h.Body)
+				assert.NoError(t, l.Body(&h, body))
+				var m frames.Credit
+				assert.NoError(t, frames.Decode(h.Type, body, &m))
+				given[m.Session] += m.Amount
+			}
+		}()
+		within(func(ctx context.Context) (int, error) { return str.Next(ctx, make([]skep.Event, 1)) })
+		within(func(ctx context.Context) (int, error) { return ses.Next(ctx, make([]skep.Chunk, 1)) })
+		synctest.Wait()
+		require.Equal(t, map[uint64]uint64{1: streamCredit, 2: 1 << 20}, given)
+	})
 }

@@ -37,6 +37,17 @@ func Merged(of []skep.PutResult, acks int) skep.PutResult {
 	return out
 }
 
+// Merge makes one result of those of each block's nodes, the first one first, and has it in place of the first one's.
+func Merge(of [][]skep.PutResult, acks int) {
+	each := make([]skep.PutResult, len(of))
+	for i := range of[0] {
+		for k := range of {
+			each[k] = of[k][i]
+		}
+		of[0][i] = Merged(each, acks)
+	}
+}
+
 // Wanted is whether a block is, of which each of its nodes says this, the first one first. exists is what one of all
 // nodes that have it says, of whom there are have; with acks of them it is stored.
 func Wanted(of []skep.Want, exists skep.Want, have, acks int) skep.Want {
@@ -63,6 +74,46 @@ func Having(lists [][]skep.Want, i int) (exists skep.Want, have int) {
 		}
 	}
 	return exists, have
+}
+
+// Count is how many nodes have something.
+func Count(has []bool) (n int) {
+	for _, h := range has {
+		if h {
+			n++
+		}
+	}
+	return n
+}
+
+// Apart says which nodes lack what others have, or may have who did not answer.
+func Apart(has []bool, errs []error) []bool {
+	out := make([]bool, len(has))
+	for i := range out {
+		for k := range has {
+			out[i] = out[i] || !has[i] && k != i && (has[k] || errs[k] != nil)
+		}
+	}
+	return out
+}
+
+// LeaveStrays has a node say that it wants what it has of a chain's keys where no lookup would find that. A lookup asks
+// the nodes that a block belongs to by its group, of so many; and where some were put by who did not know their group,
+// the nodes that lead the first of these, which have what follows it, too.
+func LeaveStrays(lists [][]skep.Want, group int, belongs, leads func(node, i int) bool) {
+	for n, list := range lists {
+		had, led := false, false
+		for i := range list {
+			has := list[i].Outcome == skep.Exists && !list[i].Wanted
+			if has && (!had || i%group == 0) {
+				led = leads(n, i)
+			}
+			if has && !led && !belongs(n, i) {
+				list[i] = skep.Want{Wanted: true}
+			}
+			had = has
+		}
+	}
 }
 
 // Present is how many of keys some node has, each of them once.

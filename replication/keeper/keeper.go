@@ -282,14 +282,23 @@ func (k *Keeper) Purge(ctx context.Context, p skep.Purge) error {
 	if err := k.Store.Purge(ctx, p); err != nil || p.Salt != nil || k.Idle() {
 		return err
 	}
-	if err := k.landed(ctx, op, func(f *Flight) bool { return p.Namespace == 0 || f.space == p.Namespace }); err != nil {
+	concerns := func(id skep.NamespaceID, n *skep.NamespaceInfo) bool {
+		return p.Namespace != 0 && id == p.Namespace || p.Tenant != "" && n.Tenant == p.Tenant ||
+			p.Model != "" && n.Model == p.Model
+	}
+	list, err := k.Store.Namespaces(ctx)
+	if err != nil {
+		return err
+	}
+	its := map[skep.NamespaceID]bool{}
+	for i := range list {
+		its[list[i].ID] = concerns(list[i].ID, &list[i])
+	}
+	if err := k.landed(ctx, op, func(f *Flight) bool { return its[f.space] }); err != nil {
 		return err
 	}
 	return k.recall(ctx, op, func(take func(sentKey)) {
-		k.noted(take, func(at sentKey, sp *skep.NamespaceInfo) bool {
-			return p.Namespace != 0 && at.space == p.Namespace || p.Tenant != "" && sp.Tenant == p.Tenant ||
-				p.Model != "" && sp.Model == p.Model
-		})
+		k.noted(take, func(at sentKey, sp *skep.NamespaceInfo) bool { return concerns(at.space, sp) })
 	})
 }
 
@@ -396,9 +405,9 @@ func (k *Keeper) recall(ctx context.Context, op string, each func(take func(sent
 }
 
 // recallOnce deletes at other nodes what went there lately: of what each takes. Where it does not get there, the
-// deletion is to be made again, and what it was of is remembered for another minute. It is to be made again while copies
-// may be on their way yet, too: for a minute from when they were sent, however often it is made. beside is closed when
-// a recall has ended, where another one was under way of some of it; else it is nil.
+// deletion is to be made again, and what it was of is remembered for another minute. It is to be made again while
+// copies may be on their way yet, too: for a minute from when they were sent, however often it is made. beside is
+// closed when a recall has ended, where another one was under way of some of it; else it is nil.
 func (k *Keeper) recallOnce(
 	ctx context.Context, op string, each func(take func(sentKey)),
 ) (beside <-chan struct{}, lost error) {

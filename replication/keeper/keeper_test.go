@@ -336,3 +336,32 @@ func TestAKeeperHidesNothing(t *testing.T) {
 		return New(behind)
 	})
 }
+
+// A purge waits for copies that are on their way of what it is of, and for no others.
+func TestAPurgeWaitsForItsOwnCopies(t *testing.T) {
+	t.Parallel()
+	for name, p := range map[string]skep.Purge{"tenant": {Tenant: "t"}, "model": {Model: "t"}, "namespace": {Namespace: 1}} {
+		synctest.Test(t, func(t *testing.T) {
+			k := New(memstore.New(memstore.Options{}))
+			var under []*Flight
+			for i, of := range []string{"t", "o"} {
+				ns, err := k.OpenNamespace(t.Context(), skep.NamespaceSpec{Tenant: of, Model: of, Name: "n", Chained: true,
+					Shape: skep.Shape{Kind: skep.Opaque, BlockTokens: 4}})
+				require.NoError(t, err)
+				require.EqualValues(t, i+1, ns.ID)
+				f, err := k.Depart(t.Context(), ns.ID, block)
+				require.NoError(t, err)
+				under = append(under, f)
+			}
+			purge := func() error {
+				ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+				defer cancel()
+				return k.Purge(ctx, p)
+			}
+			require.ErrorIs(t, purge(), skep.Deadline, name)
+			under[0].End()
+			require.NoError(t, purge(), name)
+			require.NoError(t, k.Close())
+		})
+	}
+}

@@ -112,7 +112,37 @@ func (m *Memory) Where(group int, sc skep.Scope, k skep.Key, depth int, parent *
 		e.Anchor, e.Base = *parent, base
 	} else if back := depth - 1 - base; back <= len(before) {
 		e.Anchor, e.Base = before[len(before)-back], base
+		m.noteLocked(sc, append(before[len(before)-back:len(before):len(before)], *parent), base)
 	}
 	m.putLocked(m.key(sc, k), e)
 	return e
+}
+
+// noteLocked notes of blocks that begin a group, which begins at a depth, where they are, but for those of which that
+// is known: what follows them is behind them all.
+func (m *Memory) noteLocked(sc skep.Scope, chain []skep.Key, base int) {
+	for i := 1; i < len(chain); i++ {
+		if _, ok := m.getLocked(sc, chain[i]); !ok {
+			m.putLocked(m.key(sc, chain[i]),
+				Place{Depth: base + i, Parent: chain[i-1], HasParent: true, Anchor: chain[0], Base: base})
+		}
+	}
+}
+
+// Behind is what a block goes on with on its node, the parent first, back to where their chain begins there. Of what
+// lies between these two it leaves out what is not known. It is empty of a block that begins one.
+func (m *Memory) Behind(sc skep.Scope, at Place) (keys []skep.Key) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	first, ok := at, true
+	for ok && at.Depth > first.Base+1 {
+		keys = append(keys, at.Parent)
+		up, known := m.getLocked(sc, at.Parent)
+		ok = known && up.HasParent && up.Depth == at.Depth-1 && up.Anchor == first.Anchor
+		at = up
+	}
+	if first.Depth > first.Base {
+		keys = append(keys, first.Anchor)
+	}
+	return keys
 }

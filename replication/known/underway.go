@@ -55,13 +55,15 @@ type put struct {
 	done chan struct{}
 }
 
-// Under is closed when a put of a block has ended that was begun before this turn, so that no two wait for each other;
-// nil: none is under way.
-func (m *Memory) Under(sc skep.Scope, k skep.Key, before uint64) (over <-chan struct{}) {
+// Under is closed when a put of one of some blocks has ended that was begun before this turn, so that no two wait for
+// each other; nil: none is under way.
+func (m *Memory) Under(sc skep.Scope, of []skep.Key, before uint64) (over <-chan struct{}) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if p := m.puts[m.key(sc, k)]; p != nil && p.turn < before {
-		return p.done
+	for _, k := range of {
+		if p := m.puts[m.key(sc, k)]; p != nil && p.turn < before {
+			return p.done
+		}
 	}
 	return nil
 }
@@ -76,5 +78,16 @@ func Wait(ctx context.Context, over <-chan struct{}) bool {
 		return true
 	case <-ctx.Done():
 		return false
+	}
+}
+
+// Until asks, by ask, for what a block goes on with, until that says that it is over, or none of it is on its way by a
+// put that was begun before a turn.
+func (m *Memory) Until(ctx context.Context, sc skep.Scope, keys []skep.Key, turn uint64, ask func() (over bool)) {
+	for range len(keys) + 1 {
+		under := m.Under(sc, keys, turn)
+		if ask() || !Wait(ctx, under) {
+			return
+		}
 	}
 }

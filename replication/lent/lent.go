@@ -85,3 +85,52 @@ func (d *Doubts) Standing(ctx context.Context, op string, chain int) error {
 }
 
 var errDoubt = errors.New("a node that was given up may write there yet")
+
+// Parts is who holds memory that a call was lent: the call, and calls of nodes that it makes. When the last of them
+// lets it go, released tells its caller, where a node held some after its call; nil: nobody is told. Use NewParts.
+type Parts struct {
+	released func()
+
+	mu   sync.Mutex
+	open int
+	kept bool
+}
+
+// NewParts is the parts of a call that has made none yet.
+func NewParts(released func()) *Parts { return &Parts{released: released, open: 1} }
+
+// Begin has a node hold memory until its call ends.
+func (p *Parts) Begin() {
+	p.mu.Lock()
+	p.open++
+	p.mu.Unlock()
+}
+
+// End ends a node's call, which says whether it holds memory yet: Release comes then.
+func (p *Parts) End(held bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if held {
+		p.kept = true
+	} else {
+		p.open--
+	}
+}
+
+// Held says whether a node held memory after its call. If so, Release has yet to be called for the call itself.
+func (p *Parts) Held() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.kept
+}
+
+// Release lets memory go that was held.
+func (p *Parts) Release() {
+	p.mu.Lock()
+	p.open--
+	last := p.open == 0 && p.kept
+	p.mu.Unlock()
+	if last && p.released != nil {
+		p.released()
+	}
+}

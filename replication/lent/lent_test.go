@@ -37,3 +37,26 @@ func TestMemoryThatAServerWritesTo(t *testing.T) {
 	st.doubt = false
 	require.False(t, InDoubt(st, into(skep.Destination{Memory: mine})), "the server is done")
 }
+
+// Who lent memory to a call is told when the last that holds it lets it go, and not where none did after its call.
+func TestMemoryThatNodesHold(t *testing.T) {
+	t.Parallel()
+	told := 0
+	p := NewParts(func() { told++ })
+	p.Begin()
+	p.Begin()
+	p.End(false)
+	require.False(t, p.Held())
+	p.End(true)
+	require.True(t, p.Held())
+	p.Release()
+	require.Zero(t, told, "the call has it yet, or the node")
+	p.Release()
+	require.Equal(t, 1, told)
+
+	p = NewParts(nil)
+	p.Begin()
+	p.End(true)
+	p.Release()
+	p.Release()
+}

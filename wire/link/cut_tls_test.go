@@ -74,3 +74,35 @@ func TestAContextThatEndsAsAWriteBegins(t *testing.T) {
 		_ = server.Close()
 	})
 }
+
+// A frame of which a part was written has as much more time than its context, under TLS or not. One that was not begun
+// has none.
+func TestAFrameThatWasBegunIsFinished(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		here, there := net.Pipe()
+		l := New(here, time.Minute, 1<<20)
+		frame := make([]byte, 4096)
+		write := func(begun bool) error {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+			defer cancel()
+			due := time.Now().Add(time.Minute)
+			l.Conn.SetWriteDeadline(due)
+			defer l.cutOff(ctx, due, begun)()
+			_, err := l.Conn.Write(frame)
+			return err
+		}
+		go func() {
+			time.Sleep(time.Second + grace/2)
+			_, _ = io.ReadFull(there, frame)
+		}()
+		require.NoError(t, write(true))
+		for begun, takes := range map[bool]time.Duration{false: time.Second, true: time.Second + grace} {
+			began := time.Now()
+			require.Error(t, write(begun))
+			require.Equal(t, takes, time.Since(began))
+		}
+		require.NoError(t, here.Close())
+		require.NoError(t, there.Close())
+	})
+}

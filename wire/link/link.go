@@ -52,7 +52,8 @@ type Link struct {
 
 // New is the end that c is of. The other side may take nothing for stall, and must else make rate bytes a second.
 func New(c net.Conn, stall time.Duration, rate int) *Link {
-	l := &Link{Conn: c, Write: make(chan struct{}, 1), stall: stall, left: stall, rate: rate, now: newWriteNow(c), under: near.GathererOf(c)}
+	l := &Link{Conn: c, Write: make(chan struct{}, 1), stall: stall, left: stall, rate: rate, now: newWriteNow(c),
+		under: near.GathererOf(c)}
 	_, l.tls = c.(*tls.Conn)
 	l.Write <- struct{}{}
 	return l
@@ -163,8 +164,8 @@ func (l *Link) put(all net.Buffers) (n int64, err error) {
 	return n, err
 }
 
-// Progress is Moved, and what the other side has taken of what was written: the end of a large frame lies in the
-// socket for long where the network is slow, and nothing else comes or goes meanwhile. It is for one goroutine at a time.
+// Progress is Moved, and what the other side has taken of what was written: the end of a large frame lies in the socket
+// for long where the network is slow, and nothing else comes or goes meanwhile. It is for one goroutine at a time.
 func (l *Link) Progress() int64 {
 	now := queued(l.Conn)
 	l.Moved.Add(max(l.queue-now, 0))
@@ -308,7 +309,7 @@ func (l *Link) Send(ctx context.Context, frame []byte, payload net.Buffers) erro
 		frame = frame[begun:]
 	}
 	l.Conn.SetWriteDeadline(due)
-	defer l.cutOff(ctx, due)()
+	defer l.cutOff(ctx, due, begun > 0)()
 	var err error
 	var n int64
 	if whole {
@@ -336,20 +337,21 @@ func (l *Link) Send(ctx context.Context, frame []byte, payload net.Buffers) erro
 	return Gone("send", err)
 }
 
-// grace is how much longer than its context a write under TLS may take. One that is cut off is the connection's last,
-// also where nothing was written of it: a context that ends as a write begins would end what other calls have under way.
+// grace is how much longer than its context a write may take that ends the connection where it is cut off, and with it
+// what other calls have under way: one of which a part was written, and any under TLS, also where nothing was.
 const grace = 100 * time.Millisecond
 
 // cutOff has a write that hangs be cut off, and the connection with it, when a context ends, before it is due: the
-// caller's memory is its own again then. It is over when it says so, before others write: the deadline is theirs then.
-func (l *Link) cutOff(ctx context.Context, due time.Time) (over func()) {
+// caller's memory is its own again then. begun says that a part was written before. It is over when it says so, before
+// others write: the deadline is theirs then.
+func (l *Link) cutOff(ctx context.Context, due time.Time, begun bool) (over func()) {
 	if ctx.Done() == nil {
 		return func() {}
 	}
 	cut := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {
 		at := time.Unix(1, 0)
-		if l.tls {
+		if l.tls || begun {
 			if at = time.Now().Add(grace); at.After(due) {
 				at = due
 			}
@@ -364,8 +366,8 @@ func (l *Link) cutOff(ctx context.Context, due time.Time) (over func()) {
 	}
 }
 
-// SendFiles writes a short frame with descriptors. It has the time of a frame of its own: a connection keeps the deadline
-// of what was written with one before.
+// SendFiles writes a short frame with descriptors. It has the time of a frame of its own: a connection keeps the
+// deadline of what was written with one before.
 func (l *Link) SendFiles(ctx context.Context, frame []byte, fds []int) error {
 	select {
 	case <-l.Write:
@@ -375,7 +377,7 @@ func (l *Link) SendFiles(ctx context.Context, frame []byte, fds []int) error {
 	defer func() { l.Write <- struct{}{} }()
 	due := time.Now().Add(l.patience(int64(len(frame))))
 	l.Conn.SetWriteDeadline(due)
-	defer l.cutOff(ctx, due)()
+	defer l.cutOff(ctx, due, false)()
 	err := SendFiles(l.Conn, frame, fds...)
 	if err != nil && ctx.Err() != nil {
 		l.Conn.Close() // some of it may have been sent
