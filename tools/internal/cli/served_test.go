@@ -54,10 +54,9 @@ func opened(t *testing.T, answers func(line string) string) (dir string) {
 func TestASilentServerIsOne(t *testing.T) {
 	t.Parallel()
 	dir := opened(t, func(string) string { return "" })
-	var wait sync.WaitGroup
-	defer wait.Wait()
 	for _, args := range [][]string{{"compact"}, {"scrub"}, {"namespace", "delete", "t", "n", "--yes"}} {
-		wait.Go(func() {
+		t.Run(args[0], func(t *testing.T) {
+			t.Parallel()
 			said := skepRun(t, append(args, "--dir", dir)...)
 			assert.Equal(t, command.TryAgain, said.Code, "%v: %s", args, said.Stderr)
 			assert.Contains(t, said.Stderr, "does not answer", args)

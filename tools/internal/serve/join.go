@@ -30,7 +30,7 @@ type JoinConfig struct {
 	Weight    int      `yaml:"weight" doc:"its share of the blocks: 1 to 65535"`
 	Domain    []string `yaml:"domain" doc:"what may fail with it, the widest first: zone, rack, host"`
 	TokenFile string   `yaml:"token_file" path:"" doc:"file with an operator's token, for the seeds; empty: peers.token_file"`
-	First     string   `yaml:"first" doc:"name of the node that makes the cluster where nothing listens at any seed; empty: none"`
+	First     string   `yaml:"first" doc:"name of the node that makes the cluster where no seed listens; empty: none"`
 	Wait      Duration `yaml:"wait" doc:"how long that one asks first, at least 5s"`
 	Replicas  int      `yaml:"replicas" doc:"nodes that have each block of a chain of its cluster, 1 to 4"`
 }
