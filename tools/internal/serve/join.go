@@ -10,12 +10,14 @@ import (
 	"net"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/skepkv/skep"
 	"github.com/skepkv/skep/replication/clustermap"
 	"github.com/skepkv/skep/tools/internal/member"
 	"github.com/skepkv/skep/wire"
+	"github.com/skepkv/skep/wire/near"
 )
 
 // JoinConfig has a server whose directory is no node's yet become a node of a cluster. One whose directory is a node's
@@ -28,7 +30,7 @@ type JoinConfig struct {
 	Weight    int      `yaml:"weight" doc:"its share of the blocks: 1 to 65535"`
 	Domain    []string `yaml:"domain" doc:"what may fail with it, the widest first: zone, rack, host"`
 	TokenFile string   `yaml:"token_file" path:"" doc:"file with an operator's token, for the seeds; empty: peers.token_file"`
-	First     string   `yaml:"first" doc:"name of the node that makes the cluster where no seed answers; empty: none"`
+	First     string   `yaml:"first" doc:"name of the node that makes the cluster where no seed listens; empty: none"`
 	Wait      Duration `yaml:"wait" doc:"how long that one asks first, at least 5s"`
 	Replicas  int      `yaml:"replicas" doc:"nodes that have each block of a chain of its cluster, 1 to 4"`
 }
@@ -115,7 +117,8 @@ func (c *Config) joinToken() (string, error) {
 }
 
 // become makes dir a node's, where it is none's and the settings say which it is to be. It asks the seeds until one has
-// taken it in, or ctx ends.
+// taken it in, or ctx ends. The first node makes the cluster once nothing has listened at any seed since it began: a
+// second cluster beside one that lives is worse than none.
 func (s *server) become(ctx context.Context) error {
 	c := s.c
 	id, _, err := c.member()
@@ -129,10 +132,11 @@ func (s *server) become(ctx context.Context) error {
 		log.Warn("the token for the seeds goes to another machine unencrypted, and who reads it on the way may do "+
 			"what it allows: have the nodes' binary ports speak TLS (tls.cert and tls.key)", "seeds", j.Seeds)
 	}
-	began := time.Now()
+	var there atomic.Pointer[string]
+	began, told := time.Now(), false
 	for round := 0; ; round++ {
 		m, err := member.Join(ctx, c.Dir, n.Name, log, func(ctx context.Context) (member.Added, error) {
-			return s.askSeeds(ctx, &n)
+			return s.askSeeds(ctx, &n, &there)
 		})
 		switch {
 		case err == nil:
@@ -142,8 +146,13 @@ func (s *server) become(ctx context.Context) error {
 			return &skep.Error{Op: "join", Kind: skep.Deadline, Err: ctx.Err()}
 		case !errors.Is(err, errNoSeed):
 			return err
-		case j.First == n.Name && time.Since(began) >= time.Duration(j.Wait):
+		case j.First != n.Name || time.Since(began) < time.Duration(j.Wait):
+		case there.Load() == nil:
 			return s.found(ctx, n)
+		case !told:
+			told = true
+			log.Warn("this node makes no cluster, though join.first names it: something listens at a seed, and may be of "+
+				"the cluster", "seed", *there.Load(), "error", err)
 		}
 		if round%10 == 0 {
 			log.Warn("no node of the cluster takes this one in yet", "seeds", j.Seeds, "error", err)
@@ -159,8 +168,10 @@ func (s *server) become(ctx context.Context) error {
 // errNoSeed says that no seed has said yes or no.
 var errNoSeed = errors.New("no seed has answered")
 
-// askSeeds asks one after another to have the node taken in.
-func (s *server) askSeeds(ctx context.Context, n *clustermap.Node) (added member.Added, err error) {
+// askSeeds asks one after another to have the node taken in. there is set to a seed at which something listens.
+func (s *server) askSeeds(ctx context.Context, n *clustermap.Node, there *atomic.Pointer[string]) (
+	added member.Added, err error,
+) {
 	in, err := json.Marshal(n)
 	if err != nil {
 		return added, err
@@ -170,7 +181,7 @@ func (s *server) askSeeds(ctx context.Context, n *clustermap.Node) (added member
 		if seed == n.Addr {
 			continue
 		}
-		out, err := s.askSeed(ctx, seed, in)
+		out, err := s.askSeed(ctx, seed, in, there)
 		switch skep.KindOf(err) {
 		case skep.Conflict:
 			return added, fmt.Errorf("%w: where that node is this one, and its volume was lost, have it removed "+
@@ -186,7 +197,9 @@ func (s *server) askSeeds(ctx context.Context, n *clustermap.Node) (added member
 	return added, errors.Join(append(all, errNoSeed)...)
 }
 
-func (s *server) askSeed(ctx context.Context, seed string, in []byte) (out []byte, err error) {
+func (s *server) askSeed(ctx context.Context, seed string, in []byte, there *atomic.Pointer[string]) (
+	out []byte, err error,
+) {
 	token, err := s.c.joinToken()
 	if err != nil {
 		return nil, err
@@ -198,6 +211,15 @@ func (s *server) askSeed(ctx context.Context, seed string, in []byte) (out []byt
 	ctx, cancel := context.WithTimeout(ctx, joinCall)
 	defer cancel()
 	o := wire.Options{Addr: seed, Token: token, TLS: secure, Name: "join", Strict: true, Conns: 1}
+	// A connection is a sign of the cluster, whatever becomes of it: a node that has no quorum, opens its store yet, shows a
+	// certificate that is not known here, or whose answer was lost, is one all the same.
+	o.DialContext = func(ctx context.Context, network, addr string) (net.Conn, error) {
+		c, err := near.Dial(ctx, network, addr)
+		if err == nil {
+			there.Store(&seed)
+		}
+		return c, err
+	}
 	client, err := wire.Dial(ctx, o)
 	if err != nil {
 		return nil, err
@@ -221,6 +243,6 @@ func (s *server) found(ctx context.Context, n clustermap.Node) error {
 	if err != nil {
 		return err
 	}
-	log.Info("nobody has answered: this node makes the cluster", "node", n.Name, "replicas", m.Replicas)
+	log.Info("nothing listens at any seed: this node makes the cluster", "node", n.Name, "replicas", m.Replicas)
 	return s.c.joined()
 }

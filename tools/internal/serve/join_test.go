@@ -3,9 +3,13 @@ package serve
 import (
 	"bytes"
 	"context"
+	"crypto/tls"
+	"encoding/json"
 	"log/slog"
+	"net"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -14,6 +18,7 @@ import (
 	"github.com/skepkv/skep/store/memstore"
 	"github.com/skepkv/skep/tools/internal/freeport"
 	"github.com/skepkv/skep/wire/auth"
+	wireserver "github.com/skepkv/skep/wire/server"
 )
 
 // joining is a configuration of a server that is to join by itself, on this machine.
@@ -98,4 +103,86 @@ func TestATokenForTheSeedsIsNotForTheNetwork(t *testing.T) {
 		require.ErrorIs(t, s.become(ctx), skep.Deadline)
 		require.Equal(t, want, strings.Contains(log.String(), "unencrypted"))
 	}
+}
+
+// The first node of a cluster makes none where something listens at a seed, whatever comes of asking it: what shows a
+// certificate that is not known here, hangs, hangs up or cannot say yes now, may be of the cluster. Where nothing
+// listens, it makes one.
+func TestAFirstNodeMakesNoClusterBesideOneThatLives(t *testing.T) {
+	t.Parallel()
+	p := newPKI(t)
+	p.issue("node")
+	unknown := newPKI(t).issue("node")
+	for name, serve := range map[string]func(context.Context, net.Conn){
+		"hangs up": func(context.Context, net.Conn) {},
+		"hangs":    func(ctx context.Context, _ net.Conn) { <-ctx.Done() },
+		"certificate": func(ctx context.Context, c net.Conn) {
+			_ = tls.Server(c, &tls.Config{Certificates: []tls.Certificate{unknown}}).HandshakeContext(ctx)
+		},
+		"no quorum": nil,
+		"nothing":   nil,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			ctx, cancel := context.WithCancel(t.Context())
+			c := joining(t)
+			c.Join.First, c.Join.Wait, c.Join.Replicas = "b", 0, 1
+			if name == "certificate" {
+				at := func(file string) string { return filepath.Join(p.dir, file) }
+				c.TLS, c.Peers.ServerCA = TLSConfig{Cert: at("node.pem"), Key: at("node.key")}, at("ca.pem")
+			}
+			l, err := net.Listen("tcp", "127.0.0.1:0")
+			require.NoError(t, err)
+			c.Join.Seeds = []string{l.Addr().String()}
+			var wait sync.WaitGroup
+			defer wait.Wait()
+			defer cancel()
+			defer l.Close()
+			switch name {
+			case "nothing":
+				require.NoError(t, l.Close())
+			case "no quorum":
+				srv, err := wireserver.New(memstore.New(memstore.Options{}), wireserver.Options{Admin: func(
+					context.Context, auth.Identity, string, json.RawMessage,
+				) (json.RawMessage, error) {
+					return nil, &skep.Error{Op: "propose", Kind: skep.Unavailable, Field: "leader"}
+				}})
+				require.NoError(t, err)
+				wait.Go(func() { _ = srv.Serve(ctx, l) })
+			default:
+				wait.Go(func() {
+					for conn, err := l.Accept(); err == nil; conn, err = l.Accept() {
+						wait.Go(func() {
+							serve(ctx, conn)
+							conn.Close()
+						})
+					}
+				})
+			}
+			s := &server{c: c, log: slog.New(slog.NewTextHandler(&hears{"makes no cluster", cancel}, nil))}
+			err = s.become(ctx)
+			id, _, bad := c.member()
+			require.NoError(t, bad)
+			if name == "nothing" {
+				require.NoError(t, err)
+				require.EqualValues(t, 1, id.ID, "it makes the cluster")
+				return
+			}
+			require.ErrorIs(t, err, skep.Deadline)
+			require.Nil(t, id)
+		})
+	}
+}
+
+// hears is a log that does something once a text is in it.
+type hears struct {
+	text string
+	do   func()
+}
+
+func (h *hears) Write(b []byte) (int, error) {
+	if bytes.Contains(b, []byte(h.text)) {
+		h.do()
+	}
+	return len(b), nil
 }
