@@ -439,6 +439,7 @@ func (p joiner) Play(ctx context.Context, _ *hostile.Target, r *rand.Rand) error
 	node := clustermap.Node{ID: uint64(r.IntN(5)), Name: name, Addr: "127.0.0.1:1", Peer: "127.0.0.1:2", Weight: 1}
 	down := clustermap.Down
 	for call, in := range map[string]any{"cluster add": node, "cluster remove": node, "cluster": struct{}{},
+		"cluster join":   member.AskJoin{Node: node},
 		"cluster set":    member.Change{Name: "b", State: &down, Weight: r.IntN(9)},
 		"cluster rejoin": member.AskRejoin{Name: "a", ID: 1}, "cluster repair": member.AskRepair{Begin: true}} {
 		b, err := json.Marshal(in)

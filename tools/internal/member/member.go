@@ -299,7 +299,8 @@ func Found(ctx context.Context, store string, m *clustermap.Map, log *slog.Logge
 }
 
 // Join makes a directory that of a node which add has the cluster take in. The node begins without blocks: whatever it
-// had before, in this cluster or by itself, others may have deleted without it.
+// had before, in this cluster or by itself, others may have deleted without it. It may be called again where it was cut
+// off, if add is Add.
 //
 // Errors: Conflict (the directory is a node's, or has a store), Failed, those of add.
 func Join(
@@ -311,7 +312,8 @@ func Join(
 	if err := refuseStored(store); err != nil {
 		return nil, err
 	}
-	if _, err := os.Stat(filepath.Join(Dir(store), "log")); err == nil {
+	// Where the directory has asked, the log is of a Join that was cut off: no node has agreed to anything in it.
+	if _, err := os.Stat(filepath.Join(Dir(store), "log")); err == nil && !Asked(store) {
 		return nil, &skep.Error{Op: op, Kind: skep.Conflict, Field: "directory", Value: Dir(store),
 			Limit: "one without what a node has left"}
 	}
@@ -338,7 +340,10 @@ func Join(
 	if err != nil {
 		return nil, err
 	}
-	return m, finish(store, *n, m, unmade)
+	if err := finish(store, *n, m, unmade); err != nil {
+		return nil, err
+	}
+	return m, forget(store)
 }
 
 // deaf is a listener that nobody reaches.

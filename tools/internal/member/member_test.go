@@ -108,6 +108,52 @@ func TestJoin(t *testing.T) {
 	require.Len(t, left, 2, "no file but these: %v", left)
 }
 
+// A join that was cut off once the cluster had the node goes on when it is made again.
+func TestAJoinThatIsCutOffGoesOn(t *testing.T) {
+	t.Parallel()
+	const of = "6c0f3a5e9b1d4827a3c5e7f90b2d4861"
+	dir, n := filepath.Join(t.TempDir(), "d"), nodeOf("a")
+	var asked []string
+	join := func() error {
+		_, err := Join(t.Context(), dir, "a", nil, func(ctx context.Context) (Added, error) {
+			return Add(ctx, dir, &n, func(_ context.Context, call string, in, out any) error {
+				require.Equal(t, "cluster join", call)
+				q, added := in.(*AskJoin), out.(*Added)
+				asked = append(asked, q.Lacked)
+				if added.Cluster = of; q.Lacked == of {
+					added.Map = mapOf("a")
+				}
+				return nil
+			})
+		})
+		return err
+	}
+	inTheWay := filepath.Join(Dir(dir), "map.json", "x")
+	require.NoError(t, os.MkdirAll(inTheWay, 0o700))
+	require.ErrorIs(t, join(), skep.Failed)
+	require.DirExists(t, filepath.Join(Dir(dir), "log"))
+	require.NoError(t, os.RemoveAll(filepath.Dir(inTheWay)))
+	require.NoError(t, join())
+	require.Equal(t, []string{"", of, of}, asked, "it remembers the cluster")
+	id, _, err := Read(dir)
+	require.NoError(t, err)
+	require.Equal(t, "a", id.Name)
+	require.False(t, Asked(dir))
+
+	// Of another name, or of none, it remembers nothing; what cannot be read is named.
+	write := func(text string) { require.NoError(t, os.WriteFile(askedFile(dir), []byte(text), 0o600)) }
+	write(`{"format": 1, "name": "b", "lacked": "` + of + `"}`)
+	got, err := lacked(dir, "a")
+	require.NoError(t, err)
+	require.Empty(t, got)
+	for _, bad := range []string{"", `{"format": 2}`, `{"format": 1, "dance": 1}`} {
+		write(bad)
+		_, err = lacked(dir, "a")
+		require.ErrorIs(t, err, skep.Damaged, bad)
+		require.ErrorContains(t, err, "join.json")
+	}
+}
+
 // What is damaged, of another version, or lacks what the node has agreed to, is refused by name.
 func TestADamagedDirectory(t *testing.T) {
 	t.Parallel()

@@ -132,8 +132,8 @@ again (skep cluster repair).`,
 		if err != nil {
 			return err
 		}
-		m, err := member.Join(ctx, f.Dir, args[0], log, func(ctx context.Context) (added member.Added, err error) {
-			err = r.ask(ctx, "cluster add", f.Node, &added)
+		m, err := member.Join(ctx, f.Dir, args[0], log, func(ctx context.Context) (member.Added, error) {
+			added, err := member.Add(ctx, f.Dir, &f.Node, r.ask)
 			if skep.KindOf(err) == skep.Conflict {
 				err = command.WithNext(err, "choose another name; where a node of that name is gone for good: "+
 					"skep cluster remove, then add it in an empty directory")
@@ -148,8 +148,7 @@ again (skep cluster repair).`,
 				"removed: have it be down (skep cluster set NAME --state down) and start it again")
 		}
 		if err != nil && in {
-			err = command.WithNext(err, "the map has the node, and its directory was not made: "+
-				"skep cluster remove "+args[0]+", empty --dir, then add it again")
+			err = command.WithNext(err, "the map has the node, and its directory was not made: give the same command again")
 		}
 		if err != nil {
 			return err

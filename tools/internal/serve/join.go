@@ -117,8 +117,8 @@ func (c *Config) joinToken() (string, error) {
 }
 
 // become makes dir a node's, where it is none's and the settings say which it is to be. It asks the seeds until one has
-// taken it in, or ctx ends. The first node makes the cluster once nothing has listened at any seed since it began: a
-// second cluster beside one that lives is worse than none.
+// taken it in, or ctx ends. The first node makes the cluster where nothing has listened at any seed since it began, and
+// none has answered it before: a second cluster beside one that lives is worse than none.
 func (s *server) become(ctx context.Context) error {
 	c := s.c
 	id, _, err := c.member()
@@ -132,7 +132,7 @@ func (s *server) become(ctx context.Context) error {
 		log.Warn("the token for the seeds goes to another machine unencrypted, and who reads it on the way may do "+
 			"what it allows: have the nodes' binary ports speak TLS (tls.cert and tls.key)", "seeds", j.Seeds)
 	}
-	var there atomic.Pointer[string]
+	var there atomic.Bool
 	began, told := time.Now(), false
 	for round := 0; ; round++ {
 		m, err := member.Join(ctx, c.Dir, n.Name, log, func(ctx context.Context) (member.Added, error) {
@@ -147,12 +147,12 @@ func (s *server) become(ctx context.Context) error {
 		case !errors.Is(err, errNoSeed):
 			return err
 		case j.First != n.Name || time.Since(began) < time.Duration(j.Wait):
-		case there.Load() == nil:
+		case !there.Load() && !member.Asked(c.Dir):
 			return s.found(ctx, n)
 		case !told:
 			told = true
-			log.Warn("this node makes no cluster, though join.first names it: something listens at a seed, and may be of "+
-				"the cluster", "seed", *there.Load(), "error", err)
+			log.Warn("this node makes no cluster, though join.first names it: something listens at a seed, or has answered "+
+				"this node before", "error", err)
 		}
 		if round%10 == 0 {
 			log.Warn("no node of the cluster takes this one in yet", "seeds", j.Seeds, "error", err)
@@ -168,20 +168,14 @@ func (s *server) become(ctx context.Context) error {
 // errNoSeed says that no seed has said yes or no.
 var errNoSeed = errors.New("no seed has answered")
 
-// askSeeds asks one after another to have the node taken in. there is set to a seed at which something listens.
-func (s *server) askSeeds(ctx context.Context, n *clustermap.Node, there *atomic.Pointer[string]) (
-	added member.Added, err error,
-) {
-	in, err := json.Marshal(n)
-	if err != nil {
-		return added, err
-	}
+// askSeeds asks one after another to have the node taken in. there is set where something listens at a seed.
+func (s *server) askSeeds(ctx context.Context, n *clustermap.Node, there *atomic.Bool) (member.Added, error) {
 	var all []error
 	for _, seed := range s.c.Join.Seeds {
 		if seed == n.Addr {
 			continue
 		}
-		out, err := s.askSeed(ctx, seed, in, there)
+		added, err := s.askSeed(ctx, seed, n, there)
 		switch skep.KindOf(err) {
 		case skep.Conflict:
 			return added, fmt.Errorf("%w: where that node is this one, and its volume was lost, have it removed "+
@@ -190,23 +184,23 @@ func (s *server) askSeeds(ctx context.Context, n *clustermap.Node, there *atomic
 			return added, fmt.Errorf("%s: %w", seed, err)
 		}
 		if err == nil {
-			return added, json.Unmarshal(out, &added)
+			return added, nil
 		}
 		all = append(all, fmt.Errorf("%s: %w", seed, err))
 	}
-	return added, errors.Join(append(all, errNoSeed)...)
+	return member.Added{}, errors.Join(append(all, errNoSeed)...)
 }
 
-func (s *server) askSeed(ctx context.Context, seed string, in []byte, there *atomic.Pointer[string]) (
-	out []byte, err error,
+func (s *server) askSeed(ctx context.Context, seed string, n *clustermap.Node, there *atomic.Bool) (
+	added member.Added, err error,
 ) {
 	token, err := s.c.joinToken()
 	if err != nil {
-		return nil, err
+		return added, err
 	}
 	secure, err := s.c.peerTLS()
 	if err != nil {
-		return nil, err
+		return added, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, joinCall)
 	defer cancel()
@@ -216,16 +210,25 @@ func (s *server) askSeed(ctx context.Context, seed string, in []byte, there *ato
 	o.DialContext = func(ctx context.Context, network, addr string) (net.Conn, error) {
 		c, err := near.Dial(ctx, network, addr)
 		if err == nil {
-			there.Store(&seed)
+			there.Store(true)
 		}
 		return c, err
 	}
 	client, err := wire.Dial(ctx, o)
 	if err != nil {
-		return nil, err
+		return added, err
 	}
 	defer client.Close()
-	return client.Admin(ctx, "cluster add", in)
+	return member.Add(ctx, s.c.Dir, n, func(ctx context.Context, call string, in, out any) error {
+		b, err := json.Marshal(in)
+		if err == nil {
+			b, err = client.Admin(ctx, call, b)
+		}
+		if err == nil {
+			err = json.Unmarshal(b, out)
+		}
+		return err
+	})
 }
 
 // found makes the cluster of this node alone.

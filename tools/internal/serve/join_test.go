@@ -7,16 +7,20 @@ import (
 	"encoding/json"
 	"log/slog"
 	"net"
+	"os"
 	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/replication/clustermap"
 	"github.com/skepkv/skep/store/memstore"
 	"github.com/skepkv/skep/tools/internal/freeport"
+	"github.com/skepkv/skep/tools/internal/member"
 	"github.com/skepkv/skep/wire/auth"
 	wireserver "github.com/skepkv/skep/wire/server"
 )
@@ -119,8 +123,9 @@ func TestAFirstNodeMakesNoClusterBesideOneThatLives(t *testing.T) {
 		"certificate": func(ctx context.Context, c net.Conn) {
 			_ = tls.Server(c, &tls.Config{Certificates: []tls.Certificate{unknown}}).HandshakeContext(ctx)
 		},
-		"no quorum": nil,
-		"nothing":   nil,
+		"no quorum":   nil,
+		"nothing now": nil, // the directory has asked one before
+		"nothing":     nil,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -139,8 +144,14 @@ func TestAFirstNodeMakesNoClusterBesideOneThatLives(t *testing.T) {
 			defer cancel()
 			defer l.Close()
 			switch name {
-			case "nothing":
+			case "nothing", "nothing now":
 				require.NoError(t, l.Close())
+				if name == "nothing" {
+					c.Join.Wait = Duration(5 * time.Second) // the least that its settings may say
+				} else {
+					require.NoError(t, os.Mkdir(member.Dir(c.Dir), 0o700))
+					require.NoError(t, os.WriteFile(filepath.Join(member.Dir(c.Dir), "join.json"), []byte(`{}`), 0o600))
+				}
 			case "no quorum":
 				srv, err := wireserver.New(memstore.New(memstore.Options{}), wireserver.Options{Admin: func(
 					context.Context, auth.Identity, string, json.RawMessage,
@@ -172,6 +183,49 @@ func TestAFirstNodeMakesNoClusterBesideOneThatLives(t *testing.T) {
 			require.Nil(t, id)
 		})
 	}
+}
+
+// A node whose answer to being added was lost asks again and is that node, where its directory remembers that it asked.
+// A directory that does not, such as one that was lost, is refused; so is one that remembers, once another is served as
+// that node, and where the node is elsewhere.
+func TestAnAddWhoseAnswerIsLost(t *testing.T) {
+	t.Parallel()
+	x := newAgreeing(t)
+	b := local(t)
+	b.Listen, b.RESP, b.HTTP = None, None, None
+	n := clustermap.Node{Name: "b", Addr: "unix:" + b.Unix, Peer: freeport.Addr(t), Weight: 1}
+	join := func(dir string, n clustermap.Node, loses bool) error {
+		_, err := member.Join(t.Context(), dir, "b", nil, func(ctx context.Context) (member.Added, error) {
+			return member.Add(ctx, dir, &n, func(ctx context.Context, call string, in, out any) error {
+				err := x.ask(ctx, call, in, out)
+				if err == nil && loses && out.(*member.Added).Map != nil {
+					err = &skep.Error{Op: call, Kind: skep.Unavailable}
+				}
+				return err
+			})
+		})
+		return err
+	}
+	require.ErrorIs(t, join(b.Dir, n, true), skep.Unavailable)
+	require.True(t, member.Asked(b.Dir))
+	require.ErrorIs(t, join(t.TempDir(), n, false), skep.Conflict, "it did not ask")
+	moved, old := t.TempDir(), t.TempDir()
+	for _, copied := range []string{moved, old} {
+		require.NoError(t, os.CopyFS(copied, os.DirFS(b.Dir)))
+	}
+	elsewhere := n
+	elsewhere.Peer = freeport.Addr(t)
+	require.ErrorIs(t, join(moved, elsewhere, false), skep.Conflict, "the node has another address")
+	require.NoError(t, join(b.Dir, n, false))
+	require.False(t, member.Asked(b.Dir))
+	id, m, err := b.member()
+	require.NoError(t, err)
+	require.EqualValues(t, 2, id.ID)
+	require.Len(t, m.Nodes, 2)
+	start(t, b, Options{})
+	x.serves(x.dial(b))
+	require.ErrorIs(t, join(old, n, false), skep.Conflict, "it is served")
+	require.False(t, member.Asked(old), "it is refused for good")
 }
 
 // hears is a log that does something once a text is in it.

@@ -223,6 +223,7 @@ func (s *server) adminCluster(ctx context.Context, name string, in json.RawMessa
 	var n clustermap.Node
 	var change member.Change
 	var rejoin member.AskRejoin
+	var join member.AskJoin
 	d := json.NewDecoder(bytes.NewReader(in))
 	d.DisallowUnknownFields()
 	var err error
@@ -231,6 +232,9 @@ func (s *server) adminCluster(ctx context.Context, name string, in json.RawMessa
 		err = d.Decode(&change)
 	case "cluster rejoin":
 		err = d.Decode(&rejoin)
+	case "cluster join":
+		err = d.Decode(&join)
+		n = join.Node
 	default:
 		err = d.Decode(&n)
 	}
@@ -249,20 +253,17 @@ func (s *server) adminCluster(ctx context.Context, name string, in json.RawMessa
 	if host, _, err := net.SplitHostPort(peer); err == nil && s.c.Peers.Cert == "" && !loopback(host) {
 		return nil, skep.Invalidf(op, "peer address", peer, noTLS)
 	}
-	if name == "cluster set" {
+	switch name {
+	case "cluster set":
 		return s.changeNode(ctx, &change)
+	case "cluster join":
+		return s.takeIn(ctx, &join)
 	}
 	epoch, err := c.Propose(ctx, &clustermap.Command{Do: clustermap.AddNode, Node: &n})
 	if err != nil {
 		return nil, err
 	}
-	s.member.tells(ctx, epoch)
-	m := c.Map()
-	if _, err := m.Node(n.Name); err != nil {
-		return nil, &skep.Error{Op: op, Kind: skep.Conflict, Field: "node", Value: n.Name,
-			Limit: "a node that nobody removes meanwhile"}
-	}
-	return json.Marshal(member.Added{Map: m.Public(), Cluster: c.Cluster()})
+	return s.added(ctx, epoch, n.Name)
 }
 
 // changeNode has the nodes agree on one thing of a node after another.

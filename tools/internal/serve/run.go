@@ -526,7 +526,7 @@ func (s *server) make(ctx context.Context) (err error) {
 // HTTP, as {"job": …, "action": …}.
 func (s *server) admin(ctx context.Context, _ auth.Identity, name string, in json.RawMessage) (json.RawMessage, error) {
 	switch name {
-	case "cluster", "cluster add", "cluster set", "cluster remove", "cluster rejoin":
+	case "cluster", "cluster add", "cluster join", "cluster set", "cluster remove", "cluster rejoin":
 		return s.adminCluster(ctx, name, in)
 	case "cluster repair":
 		return s.adminRepair(in)
@@ -541,7 +541,8 @@ func (s *server) admin(ctx context.Context, _ auth.Identity, name string, in jso
 		}
 	default:
 		return nil, &skep.Error{Op: "admin", Kind: skep.Unsupported, Field: "name", Value: name,
-			Limit: "jobs, steer, cluster, cluster add, cluster set, cluster remove, cluster rejoin or cluster repair"}
+			Limit: "jobs, steer, cluster, cluster add, cluster join, cluster set, cluster remove, cluster rejoin or " +
+				"cluster repair"}
 	}
 	list, err := s.jobs.List(ctx)
 	if err != nil {
