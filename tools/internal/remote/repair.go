@@ -171,6 +171,8 @@ func (r *remote) repairNode(ctx context.Context, n *clustermap.Node, epoch uint3
 		switch {
 		case want == 0:
 			want = s.Next
+		case s.Next < want: // it was started again, and counts anew: what it was asked for is forgotten
+			want = 0
 		case s.Last != nil && s.Last.Number >= want:
 			s.Last.Copied, s.Last.Bytes = s.Last.Copied+sent.Copied, s.Last.Bytes+sent.Bytes
 			told(*s.Last)

@@ -23,6 +23,15 @@ import (
 // a node is asked for ends at once. The first says of it what ended gives, by its number from 1 on.
 func repairing(t *testing.T, state string, ended func(number int) string) (first string) {
 	t.Helper()
+	return repairingBy(t, state, endsAtOnce(ended))
+}
+
+// asked answers administrative calls.
+type asked = func(context.Context, auth.Identity, string, json.RawMessage) (json.RawMessage, error)
+
+// repairingBy is repairing, and the first node answers as it does.
+func repairingBy(t *testing.T, state string, answers asked) (first string) {
+	t.Helper()
 	dir, err := os.MkdirTemp("", "skep")
 	require.NoError(t, err)
 	t.Cleanup(func() { os.RemoveAll(dir) })
@@ -30,12 +39,12 @@ func repairing(t *testing.T, state string, ended func(number int) string) (first
 		"  - {id: 1, name: a, addr: %q%s}\n  - {id: 2, name: b, addr: %q}\n",
 		"unix:"+filepath.Join(dir, "a"), state, "unix:"+filepath.Join(dir, "b"))
 	for id, name := range []string{"a", "b"} {
-		says := ended
+		says := answers
 		if name == "b" {
-			says = func(int) string { return `, "epoch": 7` }
+			says = endsAtOnce(func(int) string { return `, "epoch": 7` })
 		}
 		srv, err := wireserver.New(memory(t), wireserver.Options{ClusterMap: []byte(text), Epoch: 7,
-			NodeID: uint64(id + 1), Admin: endsAtOnce(says)})
+			NodeID: uint64(id + 1), Admin: says})
 		require.NoError(t, err)
 		l, err := net.Listen("unix", filepath.Join(dir, name))
 		require.NoError(t, err)
@@ -50,9 +59,7 @@ func repairing(t *testing.T, state string, ended func(number int) string) (first
 	return "unix://" + filepath.Join(dir, "a")
 }
 
-func endsAtOnce(
-	says func(number int) string,
-) func(context.Context, auth.Identity, string, json.RawMessage) (json.RawMessage, error) {
+func endsAtOnce(says func(number int) string) asked {
 	var mu sync.Mutex
 	n := 0
 	return func(_ context.Context, _ auth.Identity, _ string, in json.RawMessage) (json.RawMessage, error) {
@@ -89,6 +96,32 @@ func TestARepairOfANodeThatIsDownIsNoFault(t *testing.T) {
 	code, n = repaired(t, repairing(t, "", said))
 	assert.Equal(t, command.Faults, code)
 	assert.Contains(t, n.Error, "its own map has it down")
+}
+
+// A node that is started again counts its repairs anew, and has forgotten that it was asked for one: it is asked again.
+func TestARepairIsAskedForAgainOfANodeThatWasStartedAgain(t *testing.T) {
+	t.Parallel()
+	var mu sync.Mutex
+	begun := []string{}
+	code, n := repaired(t, repairingBy(t, "", func(_ context.Context, _ auth.Identity, _ string, in json.RawMessage) (
+		json.RawMessage, error,
+	) {
+		mu.Lock()
+		defer mu.Unlock()
+		begun = append(begun, string(in))
+		switch len(begun) {
+		case 1:
+			return json.RawMessage(`{"next": 5, "last": {"number": 4, "epoch": 7}}`), nil
+		case 2, 3: // it was started again: one question finds it so, the next asks it
+			return json.RawMessage(`{"next": 1}`), nil
+		}
+		return json.RawMessage(`{"next": 2, "last": {"number": 1, "epoch": 7, "copied": 3}}`), nil
+	}))
+	assert.Zero(t, code, n.Error)
+	assert.EqualValues(t, 3, n.Copied)
+	mu.Lock()
+	defer mu.Unlock()
+	assert.Equal(t, []string{`{"begin":true}`, `{"begin":false}`, `{"begin":true}`, `{"begin":false}`}, begun)
 }
 
 // By which map a node of an older version went is not known: the command says that, and asks it once.
