@@ -107,7 +107,7 @@ func (r *remote) ask(ctx context.Context, name string, in, out any) error {
 			"skep cluster init makes a cluster")
 	case skep.Unavailable, skep.Deadline, skep.Closed:
 		err = command.WithNext(err, "most of the nodes that vote do not reach each other, or the answer was lost: "+
-			"see skep cluster status, and whether the change is made")
+			"see skep cluster status, and what of the change is made")
 	}
 	return err
 }

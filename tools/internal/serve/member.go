@@ -7,6 +7,7 @@ import (
 	"errors"
 	"log/slog"
 	"net"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -284,16 +285,41 @@ func (s *server) changeNode(ctx context.Context, change *member.Change) (json.Ra
 			return nil, err
 		}
 	}
+	if m := s.member.c.Map(); m != nil && len(list) > 1 { // what is refused later would leave a part of it done
+		for i := range list {
+			var err error
+			if m, err = m.Apply(&list[i]); err != nil {
+				return nil, err
+			}
+		}
+	}
 	var out member.Changed
 	for i := range list {
 		epoch, err := s.member.c.Propose(ctx, &list[i])
 		if err != nil {
-			return nil, err
+			return nil, partly(list, i, err)
 		}
 		out.Epoch = epoch
 	}
 	s.member.tells(ctx, out.Epoch)
 	return json.Marshal(out)
+}
+
+// partly says of a change that broke off with err which commands of it, the first done, are carried out.
+func partly(list []clustermap.Command, done int, err error) error {
+	if done == 0 {
+		return err
+	}
+	var all []string
+	for i := range list {
+		all = append(all, string(list[i].Do))
+	}
+	out := &skep.Error{Op: "cluster", Kind: skep.KindOf(err), Field: "what is done of the change",
+		Value: strings.Join(all[:done], ", "), Limit: strings.Join(all, ", "), Err: err}
+	if why := (*skep.Error)(nil); errors.As(err, &why) {
+		out.RetryAfter = why.RetryAfter
+	}
+	return out
 }
 
 // signPatience is how long a node that is said to be down may take to show that it is not.

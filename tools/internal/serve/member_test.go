@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -137,6 +138,28 @@ func TestTwoServersAgreeByTLS(t *testing.T) {
 	_, err = add(clustermap.Node{Name: "far", Addr: "10.0.0.9:7420", Peer: "10.0.0.9:7423", Weight: 1})
 	require.ErrorIs(t, err, skep.Invalid)
 	require.ErrorContains(t, err, "peers.cert")
+}
+
+// A change of several things of which one is refused changes none of them; one that breaks off says how far it came.
+func TestAChangeIsMadeAsAWhole(t *testing.T) {
+	t.Parallel()
+	x := newAgreeing(t)
+	var before, after consensus.Status
+	storetest.Eventually(t, "it knows the map", func() bool {
+		return x.ask(t.Context(), "cluster", struct{}{}, &before) == nil && before.Epoch != 0
+	})
+	change := member.Change{Name: "a", RESP: "127.0.0.1:7421", Weight: clustermap.MaxWeight + 1}
+	require.ErrorIs(t, x.ask(t.Context(), "cluster set", &change, new(member.Changed)), skep.Invalid)
+	require.NoError(t, x.ask(t.Context(), "cluster", struct{}{}, &after))
+	require.Equal(t, before.Epoch, after.Epoch)
+
+	change.Weight = 2
+	why := &skep.Error{Op: "propose", Kind: skep.Unavailable, Field: "leader", RetryAfter: time.Second}
+	require.Equal(t, error(why), partly(change.Commands(), 0, why))
+	err := partly(change.Commands(), 1, why)
+	require.ErrorIs(t, err, skep.Unavailable)
+	require.ErrorContains(t, err, "what is done of the change is set address, must be set address, set weight")
+	require.Equal(t, time.Second, err.(*skep.Error).RetryAfter)
 }
 
 // A server that is no such node says so, and what to be.
