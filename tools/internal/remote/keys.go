@@ -256,7 +256,9 @@ func parseTold(b []byte) (t told, ok bool) {
 		if json.Unmarshal(raw, &s) != nil {
 			s = string(raw)
 		}
-		t.values[name] = s
+		if string(raw) != "null" && s != "None" { // as if it were not told
+			t.values[name] = s
+		}
 	}
 	return t, true
 }
@@ -268,7 +270,7 @@ func compareKeys(list []told) []KeysGroup {
 	for _, t := range list {
 		var part []string
 		for _, name := range parts {
-			if v, ok := t.values[name]; ok && v != "null" && v != "None" {
+			if v, ok := t.values[name]; ok {
 				part = append(part, name+" "+v)
 			}
 		}

@@ -105,6 +105,24 @@ func TestDoctorKeys(t *testing.T) {
 	require.Equal(t, command.Input, r.Code)
 }
 
+// A rank that is null is none, as one that is not told: it does not part processes that share.
+func TestDoctorKeysTakesNullForNothing(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "log")
+	text := ""
+	for i, about := range []string{`"dp_rank":null,"model":null`, `"dp_rank":"None"`, ``} {
+		about = strings.TrimSuffix(`"engine":"vllm","model_name":"m","rank":0,`+about, ",")
+		text += fmt.Sprintf(`skep: keys {"format":1,"space":"s","host":"h","pid":%d,"seen":1,"about":{%s}}`+"\n", i, about)
+	}
+	require.NoError(t, os.WriteFile(path, []byte(text), 0o600))
+	r := keysOf(t, "doctor", "keys", "-o", "json", path)
+	require.Equal(t, command.OK, r.Code, r.Stderr)
+	groups := r.JSON(t)["groups"].([]any)
+	require.Len(t, groups, 1)
+	require.Equal(t, "rank 0", groups[0].(map[string]any)["part"])
+	require.Equal(t, "m", groups[0].(map[string]any)["model"])
+}
+
 // Two tenants share nothing, however alike their engines are.
 func TestDoctorKeysOfTwoTenants(t *testing.T) {
 	t.Parallel()
