@@ -180,16 +180,20 @@ func (r *remote) told(ctx context.Context) (out []told, err error) {
 			}
 		}
 	}
+	counted := map[skep.NamespaceID]int64{}
 	for i := range out {
-		out[i].blocks = -1
 		id, ok := ids[[2]string{out[i].tenant, out[i].Space}]
 		if !ok {
-			out[i].blocks = 0
 			continue
 		}
-		if n, err := st.CountBlocks(ctx, id); err == nil {
-			out[i].blocks = n
+		n, ok := counted[id]
+		if !ok {
+			if n, err = st.CountBlocks(ctx, id); err != nil {
+				n = -1
+			}
+			counted[id] = n
 		}
+		out[i].blocks = n
 	}
 	return out, nil
 }

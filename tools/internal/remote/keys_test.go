@@ -1,15 +1,18 @@
 package remote_test
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/store/memstore"
 	"github.com/skepkv/skep/tools/internal/cli"
 	"github.com/skepkv/skep/tools/internal/command"
 	"github.com/skepkv/skep/tools/internal/command/commandtest"
@@ -121,6 +124,36 @@ func TestDoctorKeysTakesNullForNothing(t *testing.T) {
 	require.Len(t, groups, 1)
 	require.Equal(t, "rank 0", groups[0].(map[string]any)["part"])
 	require.Equal(t, "m", groups[0].(map[string]any)["model"])
+}
+
+// counting is a store that counts how often it is asked for a number of blocks.
+type counting struct {
+	*memstore.Store
+	n atomic.Int64
+}
+
+func (c *counting) CountBlocks(ctx context.Context, n skep.NamespaceID) (int64, error) {
+	c.n.Add(1)
+	return c.Store.CountBlocks(ctx, n)
+}
+
+// A namespace is counted once, by however many processes it was told of.
+func TestDoctorKeysCountsANamespaceOnce(t *testing.T) {
+	t.Parallel()
+	inner := &counting{Store: memory(t)}
+	s := begin(t, inner, nil)
+	st, err := wire.Dial(t.Context(), wire.Options{Addr: strings.TrimPrefix(s.at["wire"], "skep://")})
+	require.NoError(t, err)
+	defer st.Close()
+	var told []string
+	for i := range 5 {
+		told = append(told, fmt.Sprintf(`{"format":1,"space":"skepkv/keys","seen":%d,"about":{}}`, i))
+	}
+	tellKeys(t, st, "default", told...)
+	r := keysOf(t, "doctor", "keys", "--server", s.at["wire"], "-o", "json")
+	settings := r.JSON(t)["groups"].([]any)[0].(map[string]any)["settings"].([]any)
+	require.EqualValues(t, 5, settings[0].(map[string]any)["blocks"])
+	require.EqualValues(t, 2, inner.n.Load(), "with its keys, and by itself")
 }
 
 // Two tenants share nothing, however alike their engines are.
