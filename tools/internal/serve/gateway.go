@@ -10,7 +10,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -109,7 +108,7 @@ func (c *Config) peerTLS() (*tls.Config, error) {
 	if c.Peers.ServerCA == "" {
 		return t, nil
 	}
-	b, err := os.ReadFile(c.Peers.ServerCA)
+	b, err := readFile(c.Peers.ServerCA, MaxFileBytes)
 	if err == nil {
 		if t.RootCAs = x509.NewCertPool(); !t.RootCAs.AppendCertsFromPEM(bytes.TrimSpace(b)) {
 			err = errors.New("no certificate in it")

@@ -9,8 +9,11 @@ import (
 	"path/filepath"
 	"reflect"
 	"regexp"
+	"runtime"
 	"strconv"
 	"strings"
+	"syscall"
+	"time"
 
 	"gopkg.in/yaml.v3"
 
@@ -206,9 +209,26 @@ func (c *Config) unknown(text string) string {
 	return text + "; skep config show shows all"
 }
 
+// filePatience is how long a pipe that is named as a file may keep its reader waiting.
+const filePatience = 30 * time.Second
+
+// openFile opens a file to be read. Of a pipe it does not wait for a writer, who may never come: a reload would wait for
+// ever, and a server that is to end with it. One without a writer is empty.
+func openFile(path string) (*os.File, error) {
+	flags := os.O_RDONLY
+	if runtime.GOOS == "linux" { // elsewhere not every pipe can be waited for so
+		flags |= syscall.O_NONBLOCK
+	}
+	f, err := os.OpenFile(path, flags, 0)
+	if err == nil {
+		_ = f.SetReadDeadline(time.Now().Add(filePatience)) // of other files there is none
+	}
+	return f, err
+}
+
 // readFile reads a file of at most limit bytes.
 func readFile(path string, limit int64) ([]byte, error) {
-	f, err := os.Open(path)
+	f, err := openFile(path)
 	if err != nil {
 		return nil, err
 	}

@@ -198,7 +198,7 @@ const largestWatched = 1 << 20
 
 // hashOf adds what a file holds. One that cannot be read is like an empty one.
 func hashOf(all io.Writer, path string) {
-	f, err := os.Open(path)
+	f, err := openFile(path)
 	if err != nil {
 		return
 	}

@@ -6,7 +6,6 @@ import (
 	"encoding/pem"
 	"errors"
 	"fmt"
-	"io/fs"
 	"log/slog"
 	"sync/atomic"
 	"time"
@@ -67,11 +66,19 @@ func loadCertificate(t *TLSConfig) (*loaded, error) {
 
 // keyPair reads a certificate and its key. Errors name the files.
 func keyPair(cert, key string) (tls.Certificate, error) {
-	c, err := tls.LoadX509KeyPair(cert, key)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, fs.ErrPermission) { // those name theirs
+	c, err := readFile(cert, MaxFileBytes)
+	if err != nil {
+		return tls.Certificate{}, err
+	}
+	k, err := readFile(key, MaxFileBytes)
+	if err != nil {
+		return tls.Certificate{}, err
+	}
+	both, err := tls.X509KeyPair(c, k)
+	if err != nil {
 		err = fmt.Errorf("certificate %s with key %s: %w", cert, key, err)
 	}
-	return c, err
+	return both, err
 }
 
 // soonest notes when a certificate runs out, if that is before the others of its setting.
