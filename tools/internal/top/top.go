@@ -67,8 +67,9 @@ const (
 	eraseBelow = "\x1b[J"
 )
 
-// Run draws frames on a terminal until q, Escape or Ctrl-C is pressed or ctx ends.
+// Run draws frames on a terminal until q, Escape or Ctrl-C is pressed, or gives ctx's error when that ends.
 func Run(ctx context.Context, o Options) error {
+	whole := ctx
 	o.ensureDefaults()
 	before, err := o.sample(ctx)
 	if err != nil {
@@ -105,7 +106,7 @@ func Run(ctx context.Context, o Options) error {
 		}
 		select {
 		case <-ctx.Done():
-			return nil
+			return whole.Err()
 		case <-tick.C:
 		}
 		next, err := o.sample(ctx)
