@@ -161,18 +161,22 @@ func writeSettings(path string, ask size.Ask, r *size.Answer) error {
 	if err != nil {
 		return err
 	}
+	return writeNew("size", "--settings", path, []byte("# From skep size. dir is where the package keeps it. file_devices "+
+		"makes files there; name the drives instead: devices: [/dev/nvme0n1, ...]\n"+string(b)))
+}
+
+// writeNew makes the file that a flag names.
+func writeNew(op, flag, path string, b []byte) error {
 	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
 	if errors.Is(err, fs.ErrExist) || errors.Is(err, fs.ErrNotExist) {
-		return &skep.Error{Op: "size", Kind: skep.Invalid, Field: "--settings", Value: path, Limit: "a file that is not there yet, in a directory that is", Err: err}
+		return &skep.Error{Op: op, Kind: skep.Invalid, Field: flag, Value: path,
+			Limit: "a file that is not there yet, in a directory that is", Err: err}
 	}
 	if err != nil {
 		return err
 	}
-	_, err = fmt.Fprintf(f, "# From skep size. dir is where the package keeps it. file_devices makes files there; name the drives instead: devices: [/dev/nvme0n1, ...]\n%s", b)
-	if err1 := f.Close(); err == nil {
-		err = err1
-	}
-	if err != nil { // or the next one would find a part of it
+	_, err = f.Write(b)
+	if err = errors.Join(err, f.Close()); err != nil { // or the next one would find a part of it
 		return errors.Join(err, os.Remove(path))
 	}
 	return nil

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 
 	"github.com/spf13/cobra"
 
@@ -151,7 +150,7 @@ func (a *app) inspectClusters(dir *string) *cobra.Command {
 	var picture string
 	cmd := &cobra.Command{Use: "clusters KEY", Short: "a clustered context: sizes, radii, runs, copies, balance, and a picture", Args: keyArgs(1, 1)}
 	f.add(cmd)
-	cmd.Flags().StringVar(&picture, "svg", "", "file to draw co-activation and placement of --layer into (layer 0 where none is named)")
+	cmd.Flags().StringVar(&picture, "svg", "", "file to draw co-activation and placement of --layer into (layer 0 where none is named), which must not be there")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		f.dir = *dir
 		res := clustersResult{Context: args[0]}
@@ -169,7 +168,8 @@ func (a *app) inspectClusters(dir *string) *cobra.Command {
 			if picture == "" {
 				return nil
 			}
-			return os.WriteFile(picture, clusterPicture(res.SparseInfo, from, &res.Described[0].SparseClusters), 0o644)
+			return writeNew("inspect clusters", "--svg", picture,
+				clusterPicture(res.SparseInfo, from, &res.Described[0].SparseClusters))
 		})
 		if err != nil {
 			return err

@@ -90,6 +90,9 @@ func TestAContextIsInspectedAndReclustered(t *testing.T) {
 	require.Equal(t, 120, before.Described[0].Steps)
 	require.NotEmpty(t, before.Described[0].Sizes)
 
+	code, text = runJSON(t, nil, append([]string{"inspect", "clusters", last.String(), "--svg", picture}, where...)...)
+	require.Equal(t, command.Input, code, text)
+	require.Contains(t, text, "--svg is "+picture+", must be a file that is not there yet")
 	svg, err := os.ReadFile(picture)
 	require.NoError(t, err)
 	for d := xml.NewDecoder(bytes.NewReader(svg)); ; {
