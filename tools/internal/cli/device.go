@@ -129,7 +129,11 @@ func (a *app) compact(ctx context.Context, f *moveFlags) (r store.CompactResult,
 		return r, err
 	}
 	if served {
-		return store.AskCompact(ctx, f.dir, store.WorkRequest{Rate: f.rate, DryRun: f.dryRun})
+		r, err = store.AskCompact(ctx, f.dir, store.WorkRequest{Rate: f.rate, DryRun: f.dryRun})
+		if err != nil && ctx.Err() != nil {
+			err = command.WithNext(err, "what is moved is moved, and the store in use gives up the rest until it is asked again")
+		}
+		return r, err
 	}
 	err = a.withStore(ctx, f, o, func(s *store.Store) (err error) {
 		r, err = s.Compact(ctx, f.moves(a))
@@ -236,6 +240,7 @@ func (a *app) deviceAdd() *cobra.Command {
 			_, err := f.ask(cmd.Context(), store.DeviceRequest{Action: "add", Path: args[0], Bytes: bytes, Smaller: f.smaller})
 			if err == nil && wait {
 				r.Rebalanced, err = f.ask(cmd.Context(), store.DeviceRequest{Action: "rebalance"})
+				err = wasAdded(err, args[0])
 			}
 			return a.deviceEnds(cmd.Context(), &f, r, err)
 		}
@@ -243,7 +248,7 @@ func (a *app) deviceAdd() *cobra.Command {
 			if wait && !f.dryRun {
 				r.Rebalanced, err = s.Rebalance(cmd.Context(), f.moves(a))
 			}
-			return err
+			return wasAdded(err, args[0])
 		}); err != nil {
 			return a.deviceEnds(cmd.Context(), &f, r, err)
 		}
@@ -340,19 +345,23 @@ func (a *app) deviceTake(use, short string, args int) *cobra.Command {
 	return cmd
 }
 
-// isServed says whether the store in dir is open with its admin socket.
-func isServed(ctx context.Context, dir string) bool {
+// isServed says whether the store in dir is open with its admin socket. Error: who has it open does not answer.
+func isServed(ctx context.Context, dir string) (bool, error) {
 	if dir == "" {
-		return false
+		return false, nil
 	}
 	err := store.AskAdmin(ctx, dir, "options", &map[string]any{})
-	return err == nil || skep.KindOf(err) == skep.Overloaded // it is there, and busy: what is asked of it says so
+	if skep.KindOf(err) == skep.Deadline {
+		return false, command.WithNext(err, "a process has the store open and does not answer: try again when it has less "+
+			"to do, or end it")
+	}
+	return err == nil || skep.KindOf(err) == skep.Overloaded, nil // it is there, and busy: what is asked of it says so
 }
 
 // served is isServed, and refuses what only a store that is opened anew can be given.
 func (f *moveFlags) served(ctx context.Context) (bool, error) {
-	if !isServed(ctx, f.dir) {
-		return false, nil
+	if is, err := isServed(ctx, f.dir); !is {
+		return false, err
 	}
 	if f.capacity > 0 {
 		err := skep.Invalidf("skep", "--capacity", command.Size(f.capacity), "unset: the store is in use")
@@ -370,7 +379,18 @@ func (f *moveFlags) ask(ctx context.Context, r store.DeviceRequest) (p store.Pro
 			return p, err
 		}
 	}
-	return store.AskDevice(ctx, f.dir, r)
+	p, err = store.AskDevice(ctx, f.dir, r)
+	if err != nil && ctx.Err() != nil {
+		err = command.WithNext(err, "what was begun goes on in the store that is in use: skep device list --dir "+f.dir+
+			" says how its drives stand")
+	}
+	return p, err
+}
+
+// wasAdded has an error say that the drive is the store's, though what was to follow failed.
+func wasAdded(err error, path string) error {
+	return command.WithNext(err, path+" was added, and is not to be added again; what is stored spreads over it while the "+
+		"store is in use")
 }
 
 // takeServed is what deviceTake makes, for a store that is in use.

@@ -74,7 +74,11 @@ func (a *app) deleteNamespace(ctx context.Context, f *moveFlags, q store.Namespa
 		}
 		return command.WithNext(err, "skep inspect namespaces --dir "+f.dir+" names those there are")
 	}
-	if isServed(ctx, f.dir) {
+	served, err := isServed(ctx, f.dir)
+	if err != nil {
+		return r, err
+	}
+	if served {
 		r, err = store.AskDeleteNamed(ctx, f.dir, q)
 		return r, unknown(err)
 	}

@@ -37,8 +37,12 @@ func (a *app) scrub(ctx context.Context, f *storeFlags) (err error) {
 	if err != nil {
 		return err
 	}
+	served, err := isServed(ctx, f.dir)
+	if err != nil {
+		return err
+	}
 	var r store.ScrubReport
-	if isServed(ctx, f.dir) {
+	if served {
 		r, err = store.AskScrub(ctx, f.dir, store.WorkRequest{Rate: f.rate, DryRun: f.dryRun})
 	} else {
 		r, err = a.scrubHere(ctx, f, o)
