@@ -115,7 +115,7 @@ func TestADirectoryThatDoesNotLeadToItsCatalog(t *testing.T) {
 		require.NoError(t, os.WriteFile(note, []byte(text), 0o600))
 		said := skepRun(t, "verify", "--dir", dir)
 		assert.NotZero(t, said.Code)
-		assert.Contains(t, said.Stderr, "name the catalog's directory (--catalog-dir): where it is lost, skep rebuild")
+		assert.Contains(t, said.Stderr, "name the catalog's directory (--catalog-dir of skep serve, scrub, verify and rebuild)")
 		assert.NotContains(t, said.Stderr, "--device")
 		named := skepRun(t, "verify", "--dir", dir, "--catalog-dir", filepath.Join(dir, "catalog"))
 		assert.Zero(t, named.Code, named.Stderr)

@@ -28,6 +28,9 @@ var systemSteps = []struct {
 	{syscall.EROFS, "the file system is read-only: mount it for writing; the kernel log says whether an error made it so"},
 }
 
+// takenBy are the commands that take --device and --catalog-dir: what another one says of them is for these.
+const takenBy = " of skep serve, scrub, verify and rebuild"
+
 // NextStep is what a user can do about err; "" when only they can know.
 func NextStep(err error) string {
 	var h *hint
@@ -62,8 +65,8 @@ func NextStep(err error) string {
 		return "skep device list --dir D says which devices the store has"
 	}
 	if e != nil && e.Kind == skep.Conflict && e.Op == "open device" {
-		return "name devices that are this directory's own, each once (--device, devices in the settings): a copy of a " +
-			"store needs copies of its devices"
+		return "name devices that are this directory's own, each once (--device" + takenBy + ", devices in the settings): " +
+			"a copy of a store needs copies of its devices"
 	}
 	path := (*fs.PathError)(nil)
 	if errors.As(err, &path) && errors.Is(path.Err, syscall.EROFS) && strings.HasPrefix(path.Path, "/dev/") {
@@ -79,7 +82,8 @@ func NextStep(err error) string {
 		return "check who owns " + path.Path + " and who may write to it (ls -l, lsattr), or run as that user; a device is written to, whatever is done with the store"
 	}
 	if e != nil && e.Op == "find catalog" {
-		return "name the catalog's directory (--catalog-dir): where it is lost, skep rebuild makes one anew from the devices"
+		return "name the catalog's directory (--catalog-dir" + takenBy + "): where it is lost, skep rebuild makes one anew " +
+			"from the devices"
 	}
 	switch skep.KindOf(err) {
 	case skep.Invalid:
@@ -89,7 +93,8 @@ func NextStep(err error) string {
 	case skep.Foreign:
 		return "choose another --dir, or remove what is in the way if nothing on it is needed"
 	case skep.Missing:
-		return "bring the device or file back to its place, or name where it is (--device); skep device list --dir D says what the store expects. " +
+		return "bring the device or file back to its place, or name where it is (--device" + takenBy + "); " +
+			"skep device list --dir D says what the store expects. " +
 			"Without it: skep device replace OLD NEW where blocks have other copies, skep rebuild --without-missing where nothing else helps"
 	case skep.NotFound:
 		return "check --dir: a store has a catalog/ in it; skep serve --dir D makes one"
