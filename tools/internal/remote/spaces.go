@@ -56,7 +56,9 @@ func (r *remote) rowOf(ctx context.Context, st skep.Store, n *skep.NamespaceInfo
 }
 
 func nsCommand(a *command.App) *cobra.Command {
-	cmd := &cobra.Command{Use: "ns", Short: "list, show and delete the namespaces of a running server"}
+	cmd := &cobra.Command{Use: "ns", Short: "list, show and delete the namespaces of a running server",
+		Long: `Lists, shows and deletes the namespaces of a running server. A number is that which ns list shows, and no Redis
+database: what --ns 3 is of other commands is namespace resp/3 here.`}
 	cmd.AddCommand(nsListCommand(a), nsShowCommand(a), nsDeleteCommand(a))
 	return cmd
 }
