@@ -4,6 +4,7 @@ import (
 	"errors"
 	"io"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -56,6 +57,36 @@ func TestAReaderWhoDoesNotReadHoldsLittle(t *testing.T) {
 			require.NoError(t, s.Close())
 		})
 	}
+}
+
+// The same where nothing is loaded below a layer that did not come. Why a block is a miss is said of all its layers.
+func TestAReaderWhoDoesNotReadWhatIsBelowALayer(t *testing.T) {
+	t.Parallel()
+	const layers, blocks = 256, 128
+	s, _, _ := openRig(t, func(*Options) {})
+	spec := skep.NamespaceSpec{Tenant: "t", Name: "n", Chained: true, Shape: skep.Shape{Kind: skep.Attention,
+		Layers: layers, KVHeads: 1, HeadDim: 64, Element: skep.BF16, BlockTokens: 16}}
+	ns, err := s.OpenNamespace(testContext(t), spec)
+	require.NoError(t, err)
+	c := skep.Chain{Scope: skep.Scope{Namespace: ns.ID}, Keys: chainKeys(1, blocks), Direction: skep.LayersDown,
+		Compute: &skep.Compute{Cost: skep.RecomputeCost{PerToken: time.Second}}}
+	ses, err := s.Restore(testContext(t), &skep.RestoreRequest{Chains: []skep.Chain{c}})
+	require.NoError(t, err)
+	eventually(t, "a layer is missing", func() bool { return s.restores.State().Ready >= blocks })
+	require.Equal(t, blocks, s.restores.State().Ready)
+	n, into := 0, make([]skep.Chunk, 100)
+	for err == nil {
+		var more int
+		more, err = ses.Next(testContext(t), into)
+		for _, ch := range into[:more] {
+			require.ErrorIs(t, ch.Err, skep.NotFound, "block %d, layer %d", ch.Block, ch.Layers.From)
+		}
+		n += more
+	}
+	require.ErrorIs(t, err, io.EOF)
+	require.Equal(t, layers*blocks, n)
+	require.NoError(t, ses.Close(testContext(t)))
+	require.NoError(t, s.Close())
 }
 
 // readSome takes up to most chunks, which are all misses and none of them twice, and says how many there were.

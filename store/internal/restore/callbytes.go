@@ -38,6 +38,9 @@ func (ses *session) deliveredLocked() {
 	kept := int64(CallState)
 	for _, c := range ses.chains {
 		c.touched, c.wants = nil, nil
+		if !ses.pumping { // else the pump lets go of it
+			c.found = nil
+		}
 		kept += int64(len(c.items))
 	}
 	ses.ready, ses.readyAt = nil, 0

@@ -53,6 +53,8 @@ func (c *chain) tellLocked(into []skep.Chunk) (n int) {
 		switch c.items[c.tell] {
 		case itemClaimed:
 			why = errClaimed
+		case itemBelow:
+			why = c.below(c.tell)
 		case itemGivenUp:
 		default:
 			continue

@@ -64,7 +64,9 @@ func (ses *session) pump() {
 			for _, f := range c.found {
 				f.LetGo(ses.rs.Source)
 			}
-			c.found = nil
+			if c.untold == 0 { // else below looks there
+				c.found = nil
+			}
 		}
 		ses.overLocked()
 		ses.backLocked()

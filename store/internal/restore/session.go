@@ -106,6 +106,7 @@ const (
 	itemMissed        // answered: a miss, or one of the others that was told
 	itemClaimed       // answered: the caller computes it
 	itemGivenUp       // answered: a miss, for chain.why
+	itemBelow         // answered: a miss, for chain.below
 )
 
 // window is how many bytes one session has under way. It bounds the memory a
@@ -248,7 +249,7 @@ func (ses *session) answerLocked(c *chain, i int, out skep.Chunk, state uint8) {
 	}
 	c.left--
 	ses.left--
-	if state == itemClaimed || state == itemGivenUp { // a call may answer all there are
+	if state >= itemClaimed { // a call may answer all there are
 		c.untold, c.tell = c.untold+1, min(c.tell, i)
 		ses.untold++
 	} else {

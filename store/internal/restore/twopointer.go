@@ -379,16 +379,18 @@ var errBelow = &skep.Error{Op: "restore", Kind: skep.Stopped, Field: "layer", Li
 func (ses *session) passLocked(c *chain, i int) {
 	_, layers := c.Chunk(i)
 	for j := range (layers.From - c.Layers.From) * c.Blocks.Len() {
-		if c.items[j] != itemWaiting {
-			continue
+		if c.items[j] == itemWaiting {
+			ses.answerLocked(c, j, skep.Chunk{Err: c.below(j)}, itemBelow)
 		}
-		block, _ := c.Chunk(j)
-		err := error(errBelow)
-		if b := block - c.Blocks.From; b < len(c.found) && c.found[b] != nil && c.found[b].Err != nil {
-			err = c.found[b].Err
-		}
-		ses.answerLocked(c, j, skep.Chunk{Err: err}, itemMissed)
 	}
+}
+
+// below is why chunk i, below a layer that did not come, is a miss. REQUIRES: session.mu.
+func (c *chain) below(i int) error {
+	if b := c.blockOf(i); b < len(c.found) && c.found[b] != nil && c.found[b].Err != nil {
+		return c.found[b].Err
+	}
+	return errBelow
 }
 
 // arrived passes on that a piece is answered. REQUIRES: t.mu.
