@@ -218,6 +218,23 @@ func TestADurableWriterIsNotCommittedApartFromItsChain(t *testing.T) {
 	out, err = child.Commit(t.Context(), skep.AckCommitted)
 	require.NoError(t, err)
 	require.Equal(t, skep.PutResult{Reason: skep.Full}, out, "acknowledged, and not found")
+
+	_, err = child.Commit(t.Context(), skep.AckCommitted)
+	require.Equal(t, skep.Closed, skep.KindOf(err))
+	_, err = r.Begin(t.Context(), &skep.BeginRequest{Scope: r.scope(), Parent: &keys[0], Ancestors: keys[1:], Depth: 2,
+		Key: keys[1], Manifest: skep.Manifest{{Name: skep.PartKV, Size: 300}}})
+	require.ErrorContains(t, err, "ancestors", "it is its own")
+
+	r.nodes[a].noRoom = 0
+	_, err = r.nodes[a].Store.Delete(t.Context(), skep.Scope{Namespace: 1}, keys)
+	require.NoError(t, err)
+	_, err = r.nodes[b].Store.Delete(t.Context(), skep.Scope{Namespace: 1}, keys)
+	require.NoError(t, err)
+	child = r.begins(keys, 1)
+	r.nodes[a].noRoom = skep.Full
+	out, err = child.Commit(t.Context(), skep.AckCommitted)
+	require.NoError(t, err)
+	require.Equal(t, skep.Declined, out.Outcome, "its parent may come to the other node")
 }
 
 // Where fewer nodes than all are enough for a durable block, one that lacks what the block goes on with is not enough:

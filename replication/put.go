@@ -86,6 +86,7 @@ type run struct {
 	blocks []skep.Block
 	out    []*skep.PutResult // of that node's copies
 	at     known.Place       // of the first
+	behind []skep.Key        // what that goes on with, where it may not be there
 	node   *node
 }
 
@@ -175,6 +176,10 @@ func (p *putting) runs() [][]run {
 		}
 		parent, depth := p.r.Behind(&p.sp.NamespaceSpec, i)
 		e := p.s.known.Where(p.sp.group, p.r.Scope, k, depth, parent, before)
+		var behind []skep.Key
+		if p.s.unsure(p.sp) {
+			behind = p.s.known.Behind(p.r.Scope, e, before)
+		}
 		if p.sp.Chained {
 			p.s.known.Put(p.r.Scope, k, e)
 		}
@@ -182,7 +187,7 @@ func (p *putting) runs() [][]run {
 			n := p.s.owner[at]
 			mine := of[n.i]
 			if len(mine) == 0 || !p.alone() && (i == 0 || e.Anchor != last) {
-				mine = append(mine, run{at: e, node: n})
+				mine = append(mine, run{at: e, behind: behind, node: n})
 			}
 			x := &mine[len(mine)-1]
 			x.blocks, x.out = append(x.blocks, p.r.Blocks[i]), append(x.out, &p.of[c][i])
@@ -231,7 +236,7 @@ func (p *putting) put(ctx context.Context, x run) error {
 		}
 		return rest
 	}
-	err := p.s.continues(ctx, op, p.sp, p.r.Scope, &x.at, p.turn)
+	err := p.s.continues(ctx, op, p.sp, p.r.Scope, &x.at, x.behind, p.turn)
 	if err == nil {
 		err = p.s.on(ctx, op, x.node, p.sp, true, send)
 	}
@@ -255,12 +260,16 @@ func (s many) unsure(sp *space) bool {
 // their places. It asks again where what was on its way has come, unless enough of them have it.
 func (s many) having(ctx context.Context, op string, sp *space, sc skep.Scope, at *known.Place, keys []skep.Key,
 	turn uint64, enough int) (has []bool, errs []error) {
-	lacks := func(w skep.Want) bool { return w.Outcome != skep.Exists }
 	s.known.Until(ctx, sc, keys, turn, func() bool {
 		has = make([]bool, len(s.nodes))
+		within, cancel := context.WithCancel(ctx)
+		defer cancel()
 		errs = s.eachOf(s.holding(sp, sc.Salt, at.Anchor), func(n *node) error {
-			list, err := s.hasOf(ctx, op, n, sp, sc.Salt, keys)
-			has[n.i] = err == nil && len(list) == len(keys) && !slices.ContainsFunc(list, lacks)
+			list, err := s.hasOf(within, op, n, sp, sc.Salt, keys)
+			has[n.i] = err == nil && copies.AllOf(list, len(keys))
+			if has[n.i] && enough == 1 {
+				cancel() // the others are not waited for
+			}
 			return err
 		})
 		return copies.Count(has) >= enough
@@ -268,11 +277,10 @@ func (s many) having(ctx context.Context, op string, sp *space, sc skep.Scope, a
 	return has, errs
 }
 
-// continues refuses a block of a durable namespace that goes on with what none of its group's nodes has all of, while a
-// node is down that may: beside another node's beginning it would never be found, for who has it does not know where
-// that is when the node is back.
-func (s many) continues(ctx context.Context, op string, sp *space, sc skep.Scope, at *known.Place, turn uint64) error {
-	keys := s.known.Behind(sc, *at)
+// continues refuses a durable block that goes on with what none of its group's nodes has all of, while a node is down
+// that may: it would not be found, for who has it does not know where that is when the node is back.
+func (s many) continues(ctx context.Context, op string, sp *space, sc skep.Scope, at *known.Place, keys []skep.Key,
+	turn uint64) error {
 	if len(keys) == 0 || sp.Class != skep.Durable || !s.missed() {
 		return nil
 	}
@@ -289,15 +297,13 @@ func (s many) continues(ctx context.Context, op string, sp *space, sc skep.Scope
 	return cmp.Or(ended(ctx, op), lost, s.missable(op, false))
 }
 
-func declined(r skep.PutResult) bool { return r.Outcome == skep.Declined }
-
 // decline declines of a durable put what nodes took apart from what it goes on with, where fewer acks than nodes do.
 func (p *putting) decline(ctx context.Context, of [][]run) {
-	if p.s.acks(p.sp) >= len(p.of) || !slices.ContainsFunc(slices.Concat(p.of...), declined) {
+	if p.s.acks(p.sp) >= len(p.of) || !copies.SomeDeclined(p.of...) {
 		return
 	}
 	for _, x := range slices.Concat(of...) {
-		apart, err := p.s.apart(ctx, "put", p.sp, p.r.Scope, &x.at, p.turn)
+		apart, err := p.s.apart(ctx, "put", p.sp, p.r.Scope, &x.at, x.behind, p.turn)
 		if err != nil {
 			p.stale.Store(&err)
 		}
@@ -310,20 +316,12 @@ func (p *putting) decline(ctx context.Context, of [][]run) {
 // apart says at which nodes of its group a durable block is apart from what it goes on with, where fewer acks than all
 // do: they lack some of that, and another one has all, or may have it and does not answer. What that one does not take,
 // too, is not found. An error is that a node's map is newer.
-func (s many) apart(
-	ctx context.Context, op string, sp *space, sc skep.Scope, at *known.Place, turn uint64,
-) ([]bool, error) {
-	keys := s.known.Behind(sc, *at)
+func (s many) apart(ctx context.Context, op string, sp *space, sc skep.Scope, at *known.Place, keys []skep.Key,
+	turn uint64) ([]bool, error) {
 	if len(keys) == 0 || sp.Class != skep.Durable || s.acks(sp) >= s.copies(sp) {
 		return make([]bool, len(s.nodes)), nil
 	}
-	has, errs := s.having(ctx, op, sp, sc, at, keys, turn, s.copies(sp))
-	for _, err := range errs {
-		if errors.Is(err, skep.StaleMap) {
-			return nil, err
-		}
-	}
-	return copies.Apart(has, errs), nil
+	return copies.Apart(s.having(ctx, op, sp, sc, at, keys, turn, s.copies(sp)))
 }
 
 func (p *putting) declined(x run, why skep.Kind) {
@@ -387,7 +385,7 @@ func (s many) Begin(ctx context.Context, r *skep.BeginRequest) (skep.BlockWriter
 	if err != nil {
 		return nil, err
 	}
-	if err := checks.Ancestors(op, r.Ancestors, r.Depth); err != nil {
+	if err := checks.Ancestors(op, r.Ancestors, r.Depth, r.Key); err != nil {
 		return nil, err
 	}
 	err = checks.Block(op, &sp.NamespaceSpec, sp.part, r.Depth, r.ValidTokens, r.Key, r.Parent, r.Name, r.Manifest)
@@ -395,10 +393,9 @@ func (s many) Begin(ctx context.Context, r *skep.BeginRequest) (skep.BlockWriter
 		return nil, err
 	}
 	e := s.known.Where(sp.group, r.Scope, r.Key, r.Depth, r.Parent, r.Ancestors)
-	w := &writer{s: s, sp: sp, scope: r.Scope, key: r.Key, at: e}
+	w := &writer{s: s, sp: sp, scope: r.Scope, key: r.Key, at: e, behind: s.known.Behind(r.Scope, e, r.Ancestors)}
 	if r.Replaces != nil {
-		tail := *r.Replaces
-		w.replaces = &tail
+		w.replaces = new(*r.Replaces)
 	}
 	acks, there, holders := s.acks(sp), 0, s.holding(sp, r.Salt, e.Anchor)
 	of := make([]skep.BlockWriter, len(s.nodes))
@@ -454,18 +451,24 @@ type writer struct {
 	at       known.Place
 	replaces *skep.Key
 	nodes    []*node     // where there are several
-	refused  atomic.Bool // it is committed no more
+	behind   []skep.Key  // what it goes on with
+	over     atomic.Bool // it is committed no more
+}
+
+// Abort implements skep.BlockWriter.
+func (w *writer) Abort(ctx context.Context) error {
+	w.over.Store(true)
+	return w.BlockWriter.Abort(ctx)
 }
 
 // Commit implements skep.BlockWriter. What the block goes on with is looked for now: writers of a chain are open
 // together, and are waited for where they are being committed.
 func (w *writer) Commit(ctx context.Context, ack skep.Ack) (skep.PutResult, error) {
 	const op = "commit"
-	if w.s.unsure(w.sp) && !w.refused.Load() {
+	if w.s.unsure(w.sp) && !w.over.Load() {
 		defer w.s.known.Commit(w.scope, w.key)()
-		err := w.s.continues(ctx, op, w.sp, w.scope, &w.at, known.Last)
+		err := w.s.continues(ctx, op, w.sp, w.scope, &w.at, w.behind, known.Last)
 		if err != nil && ctx.Err() == nil && (w.s.away(err) || checks.NoRoom(err)) {
-			w.refused.Store(true)
 			_ = w.Abort(context.WithoutCancel(ctx))
 			return skep.PutResult{Outcome: skep.Declined, Reason: checks.Reason(err)}, nil
 		} else if err != nil {
@@ -473,10 +476,11 @@ func (w *writer) Commit(ctx context.Context, ack skep.Ack) (skep.PutResult, erro
 		}
 	}
 	out, err := w.BlockWriter.Commit(ctx, ack)
-	if err == nil && declined(out) {
+	w.over.Store(!errors.Is(err, skep.Invalid)) // else a byte was not written
+	if err == nil && out.Outcome == skep.Declined {
 		err = ended(ctx, op)
 	}
-	if err != nil || declined(out) {
+	if err != nil || out.Outcome == skep.Declined {
 		return out, err
 	}
 	if w.sp.Chained {
@@ -490,10 +494,10 @@ func (w *writer) Commit(ctx context.Context, ack skep.Ack) (skep.PutResult, erro
 
 // look declines what nodes took apart from what it goes on with, where fewer acks than nodes do.
 func (w *writer) look(ctx context.Context, out []skep.PutResult) {
-	if w.s.acks(w.sp) >= len(out) || !slices.ContainsFunc(out, declined) {
+	if w.s.acks(w.sp) >= len(out) || !copies.SomeDeclined(out) {
 		return
 	}
-	apart, err := w.s.apart(ctx, "commit", w.sp, w.scope, &w.at, known.Last)
+	apart, err := w.s.apart(ctx, "commit", w.sp, w.scope, &w.at, w.behind, known.Last)
 	for i, n := range w.nodes {
 		if err != nil || apart[n.i] {
 			out[i] = skep.PutResult{Outcome: skep.Declined, Reason: skep.Unavailable}

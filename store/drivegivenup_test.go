@@ -225,53 +225,6 @@ func changeSuperblock(t *testing.T, path string, change func(*segment.Superblock
 	require.NoError(t, f.Close())
 }
 
-// Drives were lost one after the other, each was given up and replaced, and all lie in the directory again. None of them
-// stands for a store without the others: the rebuild goes on with those that are the store's.
-func TestDrivesThatWereGivenUpOneByOneAreNoSide(t *testing.T) {
-	t.Parallel()
-	ctx := testContext(t)
-	o := small(tempRoot(t, "store"))
-	o.DeviceCount, o.CapacityBytes, o.CacheBytes, o.Logger = 2, 8<<20, -1, testLog(t)
-	s, err := Open(ctx, o)
-	require.NoError(t, err)
-	sc, keys := openSpace(t, s, "n", skep.Durable, 2, false), chainKeys(1, 5)
-	requireOutcome(t, skep.Committed, putRun(t, s, sc, keys, 9000))
-	require.NoError(t, s.Close())
-	aside := t.TempDir()
-	const lost = 3
-	for i := range lost {
-		name := "device-" + strconv.Itoa(i)
-		require.NoError(t, os.Rename(filepath.Join(o.Dir, name), filepath.Join(aside, name)))
-		require.NoError(t, os.RemoveAll(o.catalogDir()))
-		o.Degraded = DegradedAlways
-		_, err = Rebuild(ctx, o, false, nil)
-		require.NoError(t, err)
-		s, err = Open(ctx, o)
-		require.NoError(t, err)
-		require.NoError(t, s.AddDevice(ctx, NewDevice{Path: filepath.Join(o.Dir, "device-"+strconv.Itoa(2+i))}))
-		if s.FindDevice(strconv.Itoa(i)) == nil {
-			_, err = s.RemoveDevice(ctx, strconv.Itoa(i), MoveOptions{})
-			require.NoError(t, err)
-		}
-		requireChain(t, s, sc, keys, 9000)
-		require.NoError(t, s.Close())
-	}
-	for i := range lost {
-		name := "device-" + strconv.Itoa(i)
-		require.NoError(t, os.Rename(filepath.Join(aside, name), filepath.Join(o.Dir, name)))
-	}
-	require.NoError(t, os.RemoveAll(o.catalogDir()))
-	o.Degraded = DegradedNever
-	rep, err := Rebuild(ctx, o, false, nil)
-	require.NoError(t, err)
-	require.Len(t, rep.Faults, lost)
-	s, err = Open(ctx, o)
-	require.NoError(t, err)
-	requireChain(t, s, sc, keys, 9000)
-	require.Equal(t, []uint16{0, 1, 2}, s.members.GivenUp())
-	require.NoError(t, s.Close())
-}
-
 // A store with devices of its caller's own is rebuilt without one of them, and once more while that one is away.
 func TestOwnDevicesAreRebuiltWithoutOneGivenUp(t *testing.T) {
 	t.Parallel()

@@ -5,6 +5,7 @@ package checks
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"github.com/skepkv/skep"
 )
@@ -35,10 +36,15 @@ func Block(
 	return nil
 }
 
-// Ancestors checks what is said of the blocks before a put's parent.
-func Ancestors(op string, before []skep.Key, depth int) error {
+// Ancestors checks what is said of the blocks before a put's parent, and that a block of that key is none of them.
+func Ancestors(op string, before []skep.Key, depth int, own ...skep.Key) error {
 	if most := max(0, depth-1); len(before) > most {
 		return skep.Invalidf(op, "ancestors", len(before), fmt.Sprintf("at most %d, as there are blocks before the parent", most))
+	}
+	for _, k := range own {
+		if slices.Contains(before, k) {
+			return skep.Invalidf(op, "ancestors", k, "blocks before it")
+		}
 	}
 	return nil
 }

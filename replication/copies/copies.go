@@ -2,6 +2,7 @@
 package copies
 
 import (
+	"errors"
 	"slices"
 
 	"github.com/skepkv/skep"
@@ -86,15 +87,30 @@ func Count(has []bool) (n int) {
 	return n
 }
 
-// Apart says which nodes lack what others have, or may have who did not answer.
-func Apart(has []bool, errs []error) []bool {
+// AllOf says that a node has all of n keys, by what it says of them.
+func AllOf(list []skep.Want, n int) bool {
+	return len(list) == n && !slices.ContainsFunc(list, func(w skep.Want) bool { return w.Outcome != skep.Exists })
+}
+
+// SomeDeclined says that a node declined a block.
+func SomeDeclined(of ...[]skep.PutResult) bool {
+	declined := func(r skep.PutResult) bool { return r.Outcome == skep.Declined }
+	return slices.ContainsFunc(of, func(list []skep.PutResult) bool { return slices.ContainsFunc(list, declined) })
+}
+
+// Apart says which nodes lack something that others have, or may have who did not answer, or that none has yet. An
+// error is that a node's map is newer.
+func Apart(has []bool, errs []error) ([]bool, error) {
 	out := make([]bool, len(has))
 	for i := range out {
+		if errors.Is(errs[i], skep.StaleMap) {
+			return nil, errs[i]
+		}
 		for k := range has {
-			out[i] = out[i] || !has[i] && k != i && (has[k] || errs[k] != nil)
+			out[i] = out[i] || !has[i] && (errs[i] == nil || k != i && (has[k] || errs[k] != nil))
 		}
 	}
-	return out
+	return out, nil
 }
 
 // LeaveStrays has a node say that it wants what it has of a chain's keys where no lookup would find that. A lookup asks

@@ -46,7 +46,7 @@ func TestWhatNodesSayMakesOneAnswer(t *testing.T) {
 	require.Equal(t, no, Wanted([]skep.Want{no, no}, skep.Want{}, 0, 1))
 }
 
-// A node is apart that lacks what another one has, or may have who did not answer.
+// A node is apart that lacks what another one has, or may have who did not answer, or what none has yet.
 func TestWhoIsApart(t *testing.T) {
 	t.Parallel()
 	away := errors.New("away")
@@ -56,11 +56,14 @@ func TestWhoIsApart(t *testing.T) {
 	}{
 		{[]bool{true, true}, []bool{false, false}, []error{nil, nil}},
 		{[]bool{true, false}, []bool{false, true}, []error{nil, nil}},
-		{[]bool{false, false}, []bool{false, false}, []error{nil, nil}}, // nobody has it
+		{[]bool{false, false}, []bool{true, true}, []error{nil, nil}},
+		{[]bool{false, false}, []bool{true, true}, []error{away, away}},
 		{[]bool{false, false}, []bool{true, false}, []error{nil, away}},
 		{[]bool{true, false}, []bool{false, true}, []error{nil, away}},
 	} {
-		require.Equal(t, x.apart, Apart(x.has, x.errs), "%v", x)
+		apart, err := Apart(x.has, x.errs)
+		require.NoError(t, err)
+		require.Equal(t, x.apart, apart, "%v", x)
 	}
 	require.Equal(t, 2, Count([]bool{true, false, true}))
 }
@@ -87,7 +90,8 @@ func TestACommitIsLookedAt(t *testing.T) {
 	t.Parallel()
 	why := skep.PutResult{Reason: skep.Unavailable}
 	for n, want := range []skep.PutResult{{Outcome: skep.Committed}, {Outcome: skep.Committed}, why} {
-		w := NewWriter(1, func(error) (skep.Kind, bool) { return 0, false }, func(_ context.Context, out []skep.PutResult) {
+		away := func(error) (skep.Kind, bool) { return 0, false }
+		w := NewWriter(1, away, func(_ context.Context, out []skep.PutResult) {
 			for i := range n {
 				out[i] = why
 			}

@@ -294,7 +294,8 @@ func (k *Keeper) Purge(ctx context.Context, p skep.Purge) error {
 	for i := range list {
 		its[list[i].ID] = concerns(list[i].ID, &list[i])
 	}
-	if err := k.landed(ctx, op, func(f *Flight) bool { return its[f.space] }); err != nil {
+	// Of what is deleted meanwhile it is not known.
+	if err := k.landed(ctx, op, func(f *Flight) bool { of, listed := its[f.space]; return of || !listed }); err != nil {
 		return err
 	}
 	return k.recall(ctx, op, func(take func(sentKey)) {

@@ -4,6 +4,7 @@ package known
 
 import (
 	"hash/maphash"
+	"slices"
 	"sync"
 
 	"github.com/skepkv/skep"
@@ -112,26 +113,18 @@ func (m *Memory) Where(group int, sc skep.Scope, k skep.Key, depth int, parent *
 		e.Anchor, e.Base = *parent, base
 	} else if back := depth - 1 - base; back <= len(before) {
 		e.Anchor, e.Base = before[len(before)-back], base
-		m.noteLocked(sc, append(before[len(before)-back:len(before):len(before)], *parent), base)
 	}
 	m.putLocked(m.key(sc, k), e)
 	return e
 }
 
-// noteLocked notes of blocks that begin a group, which begins at a depth, where they are, but for those of which that
-// is known: what follows them is behind them all.
-func (m *Memory) noteLocked(sc skep.Scope, chain []skep.Key, base int) {
-	for i := 1; i < len(chain); i++ {
-		if _, ok := m.getLocked(sc, chain[i]); !ok {
-			m.putLocked(m.key(sc, chain[i]),
-				Place{Depth: base + i, Parent: chain[i-1], HasParent: true, Anchor: chain[0], Base: base})
-		}
-	}
-}
-
 // Behind is what a block goes on with on its node, the parent first, back to where their chain begins there. Of what
-// lies between these two it leaves out what is not known. It is empty of a block that begins one.
-func (m *Memory) Behind(sc skep.Scope, at Place) (keys []skep.Key) {
+// lies between these two it leaves out what is not known, nor among the blocks before the parent that a caller names,
+// the nearest last. It is empty of a block that begins one.
+func (m *Memory) Behind(sc skep.Scope, at Place, before []skep.Key) (keys []skep.Key) {
+	if n := at.Depth - 1 - at.Base; n > 0 && n <= len(before) && before[len(before)-n] == at.Anchor {
+		return append(slices.Clone(before[len(before)-n:]), at.Parent)
+	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	first, ok := at, true

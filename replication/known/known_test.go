@@ -49,22 +49,22 @@ func TestWhatABlockGoesOnWith(t *testing.T) {
 	for i := 1; i < 4; i++ {
 		where(i, nil)
 	}
-	require.Equal(t, []skep.Key{k[3], k[2], k[1], k[0]}, m.Behind(sc, where(4, nil)))
-	require.Empty(t, m.Behind(sc, where(8, nil)))
-	require.Equal(t, k[8:9], m.Behind(sc, where(9, nil)))
-	require.Equal(t, []skep.Key{k[3], k[2], k[1], k[0]}, New().behind(k, 4, k[:3]), "a caller names them")
+	require.Equal(t, []skep.Key{k[3], k[2], k[1], k[0]}, m.Behind(sc, where(4, nil), nil))
+	require.Empty(t, m.Behind(sc, where(8, nil), nil))
+	require.Equal(t, k[8:9], m.Behind(sc, where(9, nil), nil))
+	require.Equal(t, k[:4], New().behind(k, 4, k[:3]), "a caller names them")
 	require.Empty(t, New().behind(k, 4, k[1:3]), "it is loose")
 
 	m = New()
 	m.Put(sc, k[5], Place{Depth: 5, Parent: k[4], HasParent: true, Anchor: k[0]}) // as a lookup notes it
-	require.Equal(t, []skep.Key{k[5], k[4], k[0]}, m.Behind(sc, where(6, nil)))
+	require.Equal(t, []skep.Key{k[5], k[4], k[0]}, m.Behind(sc, where(6, nil), nil))
 	m.Put(sc, k[4], Place{Depth: 4, Parent: k[3], HasParent: true, Anchor: k[4], Base: 4})
-	require.Equal(t, []skep.Key{k[5], k[4], k[0]}, m.Behind(sc, where(6, nil)), "that is of another chain")
+	require.Equal(t, []skep.Key{k[5], k[4], k[0]}, m.Behind(sc, where(6, nil), nil), "that is of another chain")
 }
 
 func (m *Memory) behind(k []skep.Key, i int, before []skep.Key) []skep.Key {
 	sc := skep.Scope{Namespace: 1}
-	return m.Behind(sc, m.Where(8, sc, k[i], i, &k[i-1], before))
+	return m.Behind(sc, m.Where(8, sc, k[i], i, &k[i-1], before), before)
 }
 
 // The last that was seen is known, however much was.

@@ -84,9 +84,9 @@ func Wait(ctx context.Context, over <-chan struct{}) bool {
 // Until asks, by ask, for what a block goes on with, until that says that it is over, or none of it is on its way by a
 // put that was begun before a turn.
 func (m *Memory) Until(ctx context.Context, sc skep.Scope, keys []skep.Key, turn uint64, ask func() (over bool)) {
-	for range len(keys) + 1 {
+	for n := 0; ; n++ {
 		under := m.Under(sc, keys, turn)
-		if ask() || !Wait(ctx, under) {
+		if ask() || n > len(keys) || !Wait(ctx, under) {
 			return
 		}
 	}

@@ -50,7 +50,13 @@ func (p *Opening) openDrives(ctx context.Context) error {
 		}
 		p.Places = places.Of(p.Dir, p.ID, owner, known)
 	}
-	if err := p.checkDeviceCount(len(byID)); err != nil {
+	var left int // given up, and in no group any more
+	for _, r := range rows {
+		if r.State == catalog.DeviceRemoved && slices.Contains(p.gone, r.Index) {
+			left++
+		}
+	}
+	if err := p.checkDeviceCount(len(byID), left); err != nil {
 		return err
 	}
 	p.setAsideOld(ctx, rows)
@@ -90,7 +96,11 @@ func (p *Opening) openDrives(ctx context.Context) error {
 			lacks[r.Index] = lack{path, err}
 		}
 	}
-	for _, l := range named { // no place is left for it
+	for i, l := range named { // no place is left for it
+		if i < left { // whoever names it does not know yet that it was given up
+			p.Log.Warn("devices names one that the store was rebuilt without", "path", l.path, "error", l.why)
+			continue
+		}
 		if !p.leftUnused(ctx, l.path) {
 			return p.errNamed(rows, "with "+l.path, l.why)
 		}
@@ -287,13 +297,13 @@ func (p *Opening) adopt(ctx context.Context, d *space.Drive, byID map[[16]byte]c
 }
 
 // checkDeviceCount refuses a number of file devices that is neither what the store has nor what it was made with.
-func (p *Opening) checkDeviceCount(have int) error {
+func (p *Opening) checkDeviceCount(have, givenUp int) error {
 	n := p.Given
 	switch {
 	case p.Limits.Devices == 0: // from before it was noted
 		p.Limits.Devices = uint32(cmp.Or(n, have))
 		return nil
-	case n == 0 || len(p.Devices) > 0 || n == have || n == int(p.Limits.Devices):
+	case n == 0 || len(p.Devices) > 0 || n == have || n == have+givenUp || n == int(p.Limits.Devices):
 		return nil
 	}
 	return skep.Invalidf("open store", "device count", n,

@@ -46,7 +46,7 @@ func (p *Opening) Drives(ctx context.Context) error {
 		if errors.Is(err, fs.ErrPermission) { // it may be whole
 			return err
 		}
-		if err != nil && goesOn(err) {
+		if err != nil && goesOn(err) && (!p.Own || p.Whatever || errors.Is(err, skep.Missing)) {
 			p.Log.Error("not one of the store's devices that can be read", "path", path, "error", err)
 			p.left = append(p.left, lack{path, err})
 			continue
@@ -86,44 +86,27 @@ func (p *Opening) Drives(ctx context.Context) error {
 
 // leaveGivenUp leaves alone the drives of which another says that an earlier rebuild went on without them, whatever
 // their own sequence number is: what they know may have been deleted since, and forgotten that it was. Conflict: drives
-// say so of each other, or fewer of more; which ones are the store is for a person to say. It is said where those that
-// nobody went on without have gone on without both, and what one had gone on without that was given up itself later is
-// nobody's side: it was replaced, and left where it was.
+// say so of each other, or fewer of more; which ones are the store is for a person to say.
 func (p *Opening) leaveGivenUp(said map[*space.Drive]segment.Superblock) (gone []uint16, err error) {
 	for _, sb := range said {
 		gone = append(gone, sb.GivenUp...)
 	}
 	slices.Sort(gone)
 	gone = slices.Compact(gone)
-	without := func(d, other *space.Drive) bool { return slices.Contains(said[d].GivenUp, other.Index) }
-	stands := func(d *space.Drive) bool { return !slices.Contains(gone, d.Index) }
-	left, found, mutual := 0, len(said), false
-	for d := range said {
-		before := false
-		for other := range said {
-			switch {
-			case stands(d) || !without(other, d):
-			case !without(d, other):
-				before = before || !stands(other)
-			default:
-				settled := false
-				for by := range said {
-					settled = settled || stands(by) && without(by, d) && without(by, other)
-				}
-				mutual = mutual || !settled
-			}
-		}
-		if before {
-			found--
-		} else if !stands(d) {
+	left, mutual := 0, false
+	for d, sb := range said {
+		if slices.Contains(gone, d.Index) {
 			left++
 		}
+		for other, by := range said {
+			mutual = mutual || slices.Contains(sb.GivenUp, other.Index) && slices.Contains(by.GivenUp, d.Index)
+		}
 	}
-	if mutual || left == found && len(said) > 0 || 2*left > found && !p.Whatever {
+	if found := len(said); mutual || left == found && found > 0 || 2*left > found && !p.Whatever {
 		return nil, &skep.Error{Op: "rebuild", Kind: skep.Conflict, Value: left,
 			Field: "devices that the others went on without",
 			Limit: fmt.Sprintf("at most half of the %d found, and none that went on without each other: take away "+
-				"those that are not to be the store's", len(said))}
+				"those that are not to be the store's", found)}
 	}
 	p.Members.Opened = slices.DeleteFunc(p.Members.Opened, func(d *space.Drive) bool {
 		if !slices.Contains(gone, d.Index) {

@@ -9,7 +9,7 @@ import (
 const (
 	CallState  = 32 << 10
 	BlockState = 320
-	chunkState = 128 // a chunk that is ready, beside one a block: mostAhead at most
+	chunkState = 128 // a chunk that is ready, beside one a block
 )
 
 // restoreState is what a session keeps until it has delivered everything: it is counted for
@@ -29,7 +29,7 @@ func (rs *Restorer) restoreState(r *skep.RestoreRequest) int64 {
 			}
 		}
 	}
-	return n + chunks + min(chunks, mostAhead)*chunkState
+	return n + chunks*chunkState
 }
 
 // deliveredLocked gives back what a session keeps for chunks that are not delivered: there are none

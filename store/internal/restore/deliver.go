@@ -7,15 +7,6 @@ import (
 	"github.com/skepkv/skep"
 )
 
-// mostAhead is how many chunks a session has on the way to its reader, or ready for it, beside one a block. By layers
-// there are many times as many, and a reader may be slow, or call Next no more.
-const mostAhead = 8192
-
-// fullLocked says that the pump issues nothing now. REQUIRES: ses.mu.
-func (ses *session) fullLocked() bool {
-	return ses.bytes >= ses.window || len(ses.ready)-ses.readyAt+ses.away >= ses.most
-}
-
 // readyLocked has out handed to the reader. REQUIRES: ses.mu.
 func (ses *session) readyLocked(out skep.Chunk) {
 	if len(ses.ready) == cap(ses.ready) && ses.readyAt > len(ses.ready)/2 {
@@ -28,14 +19,10 @@ func (ses *session) readyLocked(out skep.Chunk) {
 
 // takeLocked gives the reader what is ready, then what no one will load. REQUIRES: ses.mu.
 func (ses *session) takeLocked(into []skep.Chunk) int {
-	full := ses.fullLocked()
 	n := copy(into, ses.ready[ses.readyAt:])
 	clear(ses.ready[ses.readyAt : ses.readyAt+n])
 	if ses.readyAt += n; ses.readyAt == len(ses.ready) {
 		ses.ready, ses.readyAt = ses.ready[:0], 0
-	}
-	if full && !ses.fullLocked() {
-		ses.wake.Broadcast()
 	}
 	if n == 0 && !ses.ending {
 		for _, c := range ses.chains {

@@ -23,7 +23,7 @@
 //	          needed, try the next copy where bytes are wrong or a drive failed; what is
 //	          wrong in a destination is read again into the store's own memory first
 //	deliver   Next hands chunks out in the order they landed, then what was claimed or given up, which it
-//	          makes as it is asked; the pump waits for a reader that is far behind
+//	          makes as it is asked
 //
 // A chunk is answered once (delivered, or a miss with a reason) and is back when no
 // drive and no worker can write to its destination any more. A deadline answers; only

@@ -24,9 +24,7 @@ func (ses *session) plan(r *skep.RestoreRequest) error {
 		c.ctx, c.end = context.WithCancel(ses.ctx)
 		ses.chains = append(ses.chains, c)
 		ses.left += c.left
-		ses.most += c.Blocks.Len()
 	}
-	ses.most += mostAhead
 	return ses.tieBoundaries()
 }
 

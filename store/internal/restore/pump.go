@@ -64,7 +64,7 @@ func (ses *session) pump() {
 			for _, f := range c.found {
 				f.LetGo(ses.rs.Source)
 			}
-			if c.untold == 0 { // else below looks there
+			if c.untold == 0 || ses.ending { // else below looks there
 				c.found = nil
 			}
 		}
@@ -77,7 +77,7 @@ func (ses *session) pump() {
 	for {
 		batch = batch[:0]
 		ses.mu.Lock()
-		for ses.left > 0 && !ses.ending && (ses.fullLocked() || !ses.waitingLocked()) {
+		for ses.left > 0 && !ses.ending && (ses.bytes >= ses.window || !ses.waitingLocked()) {
 			ses.wake.Wait()
 		}
 		if ses.left == 0 || ses.ending {
@@ -88,7 +88,7 @@ func (ses *session) pump() {
 			return
 		}
 		var c *chain
-		for bytes := int64(0); len(batch) < pumpBatch && bytes < pumpBytes && !ses.fullLocked(); {
+		for bytes := int64(0); len(batch) < pumpBatch && bytes < pumpBytes && ses.bytes < ses.window; {
 			if c = ses.bestLocked(); c == nil {
 				break
 			}

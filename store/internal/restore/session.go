@@ -53,7 +53,6 @@ type session struct {
 	readyAt int
 	left    int          // chunks not answered
 	untold  int          // answered, and not in ready: Next makes these chunks
-	most    int          // chunks away and ready, at most
 	away    int          // chunks not back
 	bytes   int64        // of the chunks away, and of lent data
 	oldest  *chunk       // of the chunks away, in order of issue

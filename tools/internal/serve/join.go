@@ -117,8 +117,8 @@ func (c *Config) joinToken() (string, error) {
 }
 
 // become makes dir a node's, where it is none's and the settings say which it is to be. It asks the seeds until one has
-// taken it in, or ctx ends. The first node makes the cluster where nothing has listened at any seed since it began, and
-// none has answered it before: a second cluster beside one that lives is worse than none.
+// taken it in, or ctx ends. The first node makes the cluster where nothing has listened at any seed for as long as it
+// waits, and none has answered it before: a second cluster beside one that lives is worse than none.
 func (s *server) become(ctx context.Context) error {
 	c := s.c
 	id, _, err := c.member()
@@ -133,11 +133,15 @@ func (s *server) become(ctx context.Context) error {
 			"what it allows: have the nodes' binary ports speak TLS (tls.cert and tls.key)", "seeds", j.Seeds)
 	}
 	var there atomic.Bool
-	began, told := time.Now(), false
+	silent, told := time.Now(), false
 	for round := 0; ; round++ {
 		m, err := member.Join(ctx, c.Dir, n.Name, log, func(ctx context.Context) (member.Added, error) {
 			return s.askSeeds(ctx, &n, &there)
 		})
+		heard := there.Swap(false)
+		if heard {
+			silent = time.Now()
+		}
 		switch {
 		case err == nil:
 			log.Info("the cluster has taken this node in", "node", n.Name, "nodes", len(m.Nodes), "epoch", m.Epoch)
@@ -146,13 +150,16 @@ func (s *server) become(ctx context.Context) error {
 			return &skep.Error{Op: "join", Kind: skep.Deadline, Err: ctx.Err()}
 		case !errors.Is(err, errNoSeed):
 			return err
-		case j.First != n.Name || time.Since(began) < time.Duration(j.Wait):
-		case !there.Load() && !member.Asked(c.Dir):
-			return s.found(ctx, n)
+		case j.First != n.Name:
+		case !heard && !member.Asked(c.Dir):
+			if time.Since(silent) >= time.Duration(j.Wait) {
+				return s.found(ctx, n)
+			}
 		case !told:
 			told = true
 			log.Warn("this node makes no cluster, though join.first names it: something listens at a seed, or has answered "+
-				"this node before", "error", err)
+				"this node before; where there is no cluster, make one with skep cluster init in an empty directory",
+				"error", err)
 		}
 		if round%10 == 0 {
 			log.Warn("no node of the cluster takes this one in yet", "seeds", j.Seeds, "error", err)

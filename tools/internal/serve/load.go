@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -236,6 +237,9 @@ func readFile(path string, limit int64) ([]byte, error) {
 	b, err := io.ReadAll(io.LimitReader(f, limit+1))
 	if err == nil && int64(len(b)) > limit {
 		err = skep.Invalidf("settings", path+", bytes", fmt.Sprintf("over %d", limit), fmt.Sprintf("at most %d", limit))
+	}
+	if info, bad := f.Stat(); err == nil && bad == nil && len(b) == 0 && info.Mode()&fs.ModeNamedPipe != 0 {
+		err = skep.Invalidf("settings", path+", bytes", 0, "at least 1: nobody has written to this pipe yet")
 	}
 	return b, err
 }

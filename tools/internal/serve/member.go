@@ -288,7 +288,9 @@ func (s *server) changeNode(ctx context.Context, change *member.Change) (json.Ra
 	if m := s.member.c.Map(); m != nil && len(list) > 1 { // what is refused later would leave a part of it done
 		for i := range list {
 			var err error
-			if m, err = m.Apply(&list[i]); err != nil {
+			if m, err = m.Apply(&list[i]); errors.Is(err, skep.NotFound) {
+				break // by a map that may be old
+			} else if err != nil {
 				return nil, err
 			}
 		}

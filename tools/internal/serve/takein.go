@@ -45,18 +45,18 @@ func (s *server) lacks(ctx context.Context, name string) error {
 }
 
 // begun says whether the node that the map of an epoch has is the one that asks, which was added and not told. It is at
-// the same addresses, and nobody has ever served it: it does not answer, and has no vote, which only a node gets that
-// has answered.
+// the same addresses, and nobody has ever served it: it does not answer, has no vote, which only a node gets that has
+// answered, keeps to no lease, and has missed nothing.
 func (s *server) begun(ctx context.Context, epoch uint32, n *clustermap.Node) bool {
 	c := s.member.c
 	s.member.tells(ctx, epoch)
 	has, err := c.Map().Node(n.Name)
-	if err != nil || has.Addr != n.Addr || has.Peer != n.Peer {
+	if err != nil || has.Addr != n.Addr || has.Peer != n.Peer || has.Lease != 0 || has.Missed != nil {
 		return false
 	}
 	nodes := c.Status(ctx).Nodes
 	i := slices.IndexFunc(nodes, func(x consensus.NodeStatus) bool { return x.ID == has.ID })
-	return i >= 0 && !nodes[i].Voter && !nodes[i].Reached
+	return i >= 0 && !nodes[i].Voter && !nodes[i].Reached && ctx.Err() == nil
 }
 
 // added is what who adds a node is told: the map that has it.
