@@ -57,8 +57,8 @@ func lacked(store, name string) (string, error) {
 	return a.Lacked, nil
 }
 
-// forget takes that out of the directory.
-func forget(store string) error {
+// Forget takes that out of a directory that is a node's now.
+func Forget(store string) error {
 	if err := os.Remove(askedFile(store)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return &skep.Error{Op: op, Kind: skep.Failed, Field: "file", Value: askedFile(store), Err: err}
 	}
@@ -87,7 +87,7 @@ func Add(
 			err = ask(ctx, "cluster add", n, &added)
 			return added, err
 		case skep.KindOf(err) == skep.Conflict:
-			if bad := forget(store); bad != nil {
+			if bad := Forget(store); bad != nil {
 				err = bad
 			}
 			return added, err

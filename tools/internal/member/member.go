@@ -298,6 +298,13 @@ func Found(ctx context.Context, store string, m *clustermap.Map, log *slog.Logge
 	}
 }
 
+// Begun says whether a directory that is no node's has a log all the same: of a Found that was cut off, which goes on
+// with it. It refuses one of a Join.
+func Begun(store string) bool {
+	_, err := os.Stat(filepath.Join(Dir(store), "log"))
+	return err == nil && !Asked(store)
+}
+
 // Join makes a directory that of a node which add has the cluster take in. The node begins without blocks: whatever it
 // had before, in this cluster or by itself, others may have deleted without it. It may be called again where it was cut
 // off, if add is Add.
@@ -313,7 +320,7 @@ func Join(
 		return nil, err
 	}
 	// Where the directory has asked, the log is of a Join that was cut off: no node has agreed to anything in it.
-	if _, err := os.Stat(filepath.Join(Dir(store), "log")); err == nil && !Asked(store) {
+	if Begun(store) {
 		return nil, &skep.Error{Op: op, Kind: skep.Conflict, Field: "directory", Value: Dir(store),
 			Limit: "one without what a node has left"}
 	}
@@ -343,7 +350,7 @@ func Join(
 	if err := finish(store, *n, m, unmade); err != nil {
 		return nil, err
 	}
-	return m, forget(store)
+	return m, Forget(store)
 }
 
 // deaf is a listener that nobody reaches.

@@ -122,7 +122,10 @@ func (c *Config) joinToken() (string, error) {
 func (s *server) become(ctx context.Context) error {
 	c := s.c
 	id, _, err := c.member()
-	if err != nil || id != nil || len(c.Join.Seeds) == 0 {
+	if err == nil && id != nil {
+		return member.Forget(c.Dir) // a crash may have left it
+	}
+	if err != nil || len(c.Join.Seeds) == 0 {
 		return err
 	}
 	j, log := &c.Join, s.log.With("part", "cluster")
@@ -134,10 +137,16 @@ func (s *server) become(ctx context.Context) error {
 	}
 	var there atomic.Bool
 	silent, told := time.Now(), false
-	for round := 0; ; round++ {
-		m, err := member.Join(ctx, c.Dir, n.Name, log, func(ctx context.Context) (member.Added, error) {
+	ask := func() (*clustermap.Map, error) {
+		return member.Join(ctx, c.Dir, n.Name, log, func(ctx context.Context) (member.Added, error) {
 			return s.askSeeds(ctx, &n, &there)
 		})
+	}
+	if j.First == n.Name && member.Begun(c.Dir) { // its own cluster, which nobody has heard of: none takes it in
+		ask = func() (*clustermap.Map, error) { return nil, s.lookAtSeeds(ctx, &n, &there) }
+	}
+	for round := 0; ; round++ {
+		m, err := ask()
 		heard := there.Swap(false)
 		if heard {
 			silent = time.Now()
@@ -196,6 +205,22 @@ func (s *server) askSeeds(ctx context.Context, n *clustermap.Node, there *atomic
 		all = append(all, fmt.Errorf("%s: %w", seed, err))
 	}
 	return member.Added{}, errors.Join(append(all, errNoSeed)...)
+}
+
+// lookAtSeeds only looks whether something listens at a seed.
+func (s *server) lookAtSeeds(ctx context.Context, n *clustermap.Node, there *atomic.Bool) error {
+	ctx, cancel := context.WithTimeout(ctx, joinCall)
+	defer cancel()
+	for _, seed := range s.c.Join.Seeds {
+		if seed == n.Addr {
+			continue
+		}
+		if c, err := near.Dial(ctx, "tcp", seed); err == nil {
+			there.Store(true)
+			c.Close()
+		}
+	}
+	return errNoSeed
 }
 
 func (s *server) askSeed(ctx context.Context, seed string, n *clustermap.Node, there *atomic.Bool) (

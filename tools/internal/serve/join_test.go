@@ -228,6 +228,34 @@ func TestAnAddWhoseAnswerIsLost(t *testing.T) {
 	require.False(t, member.Asked(old), "it is refused for good")
 }
 
+// A first node that was stopped while it made the cluster goes on with it, where still nothing listens at a seed.
+func TestAFirstNodeThatWasCutOffGoesOn(t *testing.T) {
+	t.Parallel()
+	c := joining(t)
+	c.Join.First, c.Join.Wait, c.Join.Replicas = "b", 0, 1
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	c.Join.Seeds = []string{l.Addr().String()}
+	cut, cancel := context.WithCancel(t.Context())
+	cancel()
+	n := clustermap.Node{Name: c.Node, Addr: c.Join.Addr, Peer: c.Join.Peer, RESP: c.Join.RESP, Weight: c.Join.Weight,
+		Domain: c.Join.Domain}
+	s := &server{c: c, log: slog.New(slog.NewTextHandler(&hears{"makes no cluster", cancel}, nil))}
+	require.Error(t, s.found(cut, n))
+	require.True(t, member.Begun(c.Dir))
+
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	s.log = slog.New(slog.NewTextHandler(&hears{"makes no cluster", cancel}, nil))
+	require.ErrorIs(t, s.become(ctx), skep.Deadline, "something listens")
+	require.NoError(t, l.Close())
+	c.Join.Wait = Duration(5 * time.Second) // the least that its settings may say
+	require.NoError(t, s.become(t.Context()))
+	id, _, err := c.member()
+	require.NoError(t, err)
+	require.EqualValues(t, 1, id.ID)
+}
+
 // hears is a log that does something once a text is in it.
 type hears struct {
 	text string
