@@ -9,7 +9,7 @@ import (
 const (
 	CallState  = 32 << 10
 	BlockState = 320
-	chunkState = 128 // a chunk that is ready, beside one a block
+	chunkState = 32 // a chunk that is ready, beside one a block
 )
 
 // restoreState is what a session keeps until it has delivered everything: it is counted for

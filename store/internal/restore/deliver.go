@@ -7,19 +7,45 @@ import (
 	"github.com/skepkv/skep"
 )
 
-// readyLocked has out handed to the reader. REQUIRES: ses.mu.
-func (ses *session) readyLocked(out skep.Chunk) {
+// ready is a chunk that its reader may have. By layers there are very many, and a reader may be slow, or call Next no
+// more: of one that is in its destination the least is kept.
+type ready struct {
+	c     *chain
+	item  int32
+	tier  skep.Tier
+	bytes int64
+	more  *skep.Chunk // a miss, or what is lent
+}
+
+func (r *ready) chunk() skep.Chunk {
+	if r.more != nil {
+		return *r.more
+	}
+	block, layers := r.c.Chunk(int(r.item))
+	return skep.Chunk{Chain: r.c.index, Block: block, Layers: layers, Bytes: r.bytes, Tier: r.tier}
+}
+
+// readyLocked has item i of c handed to the reader. REQUIRES: ses.mu.
+func (ses *session) readyLocked(c *chain, i int, out *skep.Chunk) {
 	if len(ses.ready) == cap(ses.ready) && ses.readyAt > len(ses.ready)/2 {
 		ses.ready = append(ses.ready[:0], ses.ready[ses.readyAt:]...)
 		clear(ses.ready[len(ses.ready):cap(ses.ready)])
 		ses.readyAt = 0
 	}
-	ses.ready = append(ses.ready, out)
+	x := ready{c: c, item: int32(i), tier: out.Tier, bytes: out.Bytes}
+	if out.Err != nil || out.Data != nil || out.Sums != nil || out.Free != nil {
+		more := *out // else each goes to the heap
+		x.more = &more
+	}
+	ses.ready = append(ses.ready, x)
 }
 
 // takeLocked gives the reader what is ready, then what no one will load. REQUIRES: ses.mu.
 func (ses *session) takeLocked(into []skep.Chunk) int {
-	n := copy(into, ses.ready[ses.readyAt:])
+	n := min(len(into), len(ses.ready)-ses.readyAt)
+	for i := range n {
+		into[i] = ses.ready[ses.readyAt+i].chunk()
+	}
 	clear(ses.ready[ses.readyAt : ses.readyAt+n])
 	if ses.readyAt += n; ses.readyAt == len(ses.ready) {
 		ses.ready, ses.readyAt = ses.ready[:0], 0

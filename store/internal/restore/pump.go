@@ -126,7 +126,11 @@ func (ses *session) chunkLocked(c *chain, i int) *chunk {
 	b := block - c.Blocks.From
 	f := c.found[b]
 	if f.Err != nil {
-		ses.answerLocked(c, i, skep.Chunk{Err: f.Err}, itemMissed)
+		state := itemMissed
+		if c.Direction.ByLayer() { // there are many of a block
+			state = itemBelow
+		}
+		ses.answerLocked(c, i, skep.Chunk{Err: f.Err}, state)
 		return nil
 	}
 	ch := &chunk{ses: ses, chain: c, item: i, at: f, issued: time.Now(), priority: c.priority}

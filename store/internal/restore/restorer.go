@@ -190,6 +190,7 @@ func (rs *Restorer) Stop() { rs.workers.stop() }
 type State struct {
 	Sessions int     // begun and not closed
 	Ready    int     // chunks that wait for their readers
+	Untold   int     // others, which are made as they are asked for
 	Joinable int     // chunks whose reads others may share
 	Wanted   int     // parts of blocks that restores still want
 	Ahead    float64 // bytes the two-pointer scheduler has handed out that have not come
@@ -202,6 +203,7 @@ func (rs *Restorer) State() (st State) {
 		ses.mu.Lock()
 		st.Sessions++
 		st.Ready += len(ses.ready) - ses.readyAt
+		st.Untold += ses.untold
 		ses.mu.Unlock()
 	}
 	rs.joins.mu.Lock()

@@ -49,7 +49,7 @@ type session struct {
 	mu      locks.Mutex[locks.Session]
 	wake    sync.Cond // the pump waits here: window, priorities, claims, close
 	landed  chan struct{}
-	ready   []skep.Chunk
+	ready   []ready
 	readyAt int
 	left    int          // chunks not answered
 	untold  int          // answered, and not in ready: Next makes these chunks
@@ -252,7 +252,7 @@ func (ses *session) answerLocked(c *chain, i int, out skep.Chunk, state uint8) {
 		c.untold, c.tell = c.untold+1, min(c.tell, i)
 		ses.untold++
 	} else {
-		ses.readyLocked(out)
+		ses.readyLocked(c, i, &out)
 	}
 	if out.Err != nil {
 		ses.miss(c, block, out.Err)
@@ -504,9 +504,9 @@ func (ses *session) Close(ctx context.Context) error {
 			c.stopped = true
 			ses.giveUpLocked(c, &skep.Error{Op: "restore", Kind: skep.Stopped})
 		}
-		for _, out := range ses.ready[ses.readyAt:] {
-			if out.Free != nil {
-				go out.Free() // takes ses.mu
+		for _, r := range ses.ready[ses.readyAt:] {
+			if r.more != nil && r.more.Free != nil {
+				go r.more.Free() // takes ses.mu
 			}
 		}
 		ses.ready, ses.readyAt = nil, 0
