@@ -22,7 +22,8 @@ import (
 
 // moveGroup does a job on one group: its blocks are written elsewhere in the order of
 // their chains, and, unless only copies are made again, the group is freed.
-func (m *Mover) moveGroup(ctx context.Context, g *space.Group, j job, b *limits.Pace, p *report.Progress) error {
+func (m *Mover) moveGroup(ctx context.Context, g *space.Group, j job, b *limits.Pace,
+	p *report.Progress) (err error) {
 	list, release, err := m.gather(ctx, g)
 	if err != nil {
 		return err
@@ -32,6 +33,12 @@ func (m *Mover) moveGroup(ctx context.Context, g *space.Group, j job, b *limits.
 		defer m.Cleaner.Loan.Store(0)
 	}
 	if j.task == taskHeal {
+		g.Healed.Store(true) // not later: who loses another drive of it from here on has it looked at again
+		defer func() {
+			if err != nil {
+				g.Healed.Store(false)
+			}
+		}()
 		list = m.halved(g, list)
 	}
 	if len(list) > 0 {
@@ -66,7 +73,6 @@ func (m *Mover) moveGroup(ctx context.Context, g *space.Group, j job, b *limits.
 		return err
 	}
 	if j.task == taskHeal {
-		g.Healed.Store(true)
 		return nil
 	}
 	if left, err := m.left(ctx, g); err != nil || left > 0 {
@@ -120,8 +126,9 @@ func (m *Mover) stands(rec *segment.Record, at layout.Location) (fp index.Finger
 	return fp, ok && e.Location == at.Pack() && !m.Names.Dead(rec.Instance, namespaces.Tag(rec.SaltTag))
 }
 
-// moveList moves blocks of pinned groups.
+// moveList moves blocks of pinned groups. DeviceFailed: copies are to be made again, and of some no drive gives one now.
 func (m *Mover) moveList(ctx context.Context, list []*appender.Block, j job, b *limits.Pace, p *report.Progress) error {
+	unread := 0
 	c := copier{m: m, budget: b,
 		moved: func(blocks int, bytes int64) {
 			p.Blocks += int64(blocks)
@@ -130,6 +137,9 @@ func (m *Mover) moveList(ctx context.Context, list []*appender.Block, j job, b *
 		},
 		unreadable: func(in *appender.Block, ns *namespaces.Namespace, why error) {
 			p.Unreadable++
+			if skep.KindOf(why) != skep.Damaged {
+				unread++
+			}
 			if j.task == taskDrain && (j.force || !in.Durable()) && skep.KindOf(why) != skep.Deadline {
 				if in.Durable() {
 					p.GivenUp++
@@ -145,7 +155,11 @@ func (m *Mover) moveList(ctx context.Context, list []*appender.Block, j job, b *
 		}
 		return !gives
 	})
-	return c.move(ctx, list)
+	err := c.move(ctx, list)
+	if err == nil && j.task == taskHeal && unread > 0 {
+		err = &skep.Error{Op: "move blocks", Kind: skep.DeviceFailed, Field: clean.Unread, Value: unread}
+	}
+	return err
 }
 
 // halved are the blocks of g of which a copy is lost and another can be read.
