@@ -44,6 +44,7 @@ type Group struct {
 	Unsure  bool                            // it was stale when the store was opened
 	Owed    []segment.Tombstone             // for what a cleaning that failed has dropped; the cleaner's goroutine only
 	Stale   atomic.Bool                     // its log has records of blocks that are gone without a tombstone
+	stales  atomic.Uint64                   // how often that was noted
 	Noted   atomic.Bool                     // with that: the catalog says so
 	Telling atomic.Bool                     // its drives are being told that it is free: emptied.go
 	heading locks.Mutex[locks.GroupHeaders] // held over writing to them: what a drive is told last is that it is freed
