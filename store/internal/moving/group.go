@@ -122,8 +122,7 @@ func (m *Mover) gather(ctx context.Context, g *space.Group) (list []*appender.Bl
 // stands says of a row's block that it is to be found, and there: rows of others the cleaner drops.
 func (m *Mover) stands(rec *segment.Record, at layout.Location) (fp index.Fingerprint, ok bool) {
 	fp = m.Names.Fingerprint(rec.Instance, namespaces.Tag(rec.SaltTag), rec.Key)
-	e, ok := m.Index.Resolve(fp)
-	return fp, ok && e.Location == at.Pack() && !m.Names.Dead(rec.Instance, namespaces.Tag(rec.SaltTag))
+	return fp, m.Rows.Stands(fp, at, rec)
 }
 
 // moveList moves blocks of pinned groups. DeviceFailed: copies are to be made again, and of some no drive gives one now.
