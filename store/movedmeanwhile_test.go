@@ -1,7 +1,9 @@
 package store
 
 import (
+	"bytes"
 	"context"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -59,5 +61,37 @@ func TestNoCopyIsWrittenOfWhatWasDeletedMeanwhile(t *testing.T) {
 			require.Equal(t, last, prefix(t, s, sc, keys))
 			require.NoError(t, s.Close())
 		})
+	}
+}
+
+// A compaction moves all of one group, and a drive refuses what is written of another. It does not say that it is done.
+func TestACompactionSaysWhatFailed(t *testing.T) {
+	t.Parallel()
+	ctx := testContext(t)
+	s, r, _ := openRig(t, func(o *Options) { well(o); o.CapacityBytes, o.taskEvery = 16<<20, hangs })
+	defer func() { require.NoError(t, s.Close()) }()
+	var scopes []skep.Scope
+	for i := range 2 { // they are moved one after the other
+		scopes = append(scopes, openSpace(t, s, "n"+itoa(i), skep.Cache, 1, true))
+		requireOutcome(t, skep.Committed, putRun(t, s, scopes[i], chainKeys(i, 8), faultBlock))
+		s.space.SealOpen(space.User)
+	}
+	eventually(t, "nobody writes to them", func() bool {
+		return !slices.ContainsFunc(s.space.Groups(), func(g *space.Group) bool { return !s.space.IsIdle(g) })
+	})
+	refused := content(chainKeys(1, 1)[0], skep.PartKV, 1, faultBlock)[:64]
+	r.each(func(_ int, d *device.Fault) {
+		d.MustInject(device.Rule{Action: device.Fail, Kinds: device.Writes, Match: func(op *device.Op) bool {
+			return slices.ContainsFunc(op.Bufs, func(b []byte) bool { return bytes.HasPrefix(b, refused) })
+		}})
+	})
+	p, err := s.Compact(ctx, MoveOptions{All: true})
+	requireKind(t, skep.DeviceFailed, err)
+	require.Equal(t, 1, p.GroupsFreed)
+	r.each(func(_ int, d *device.Fault) { d.Clear() })
+	_, err = s.Compact(ctx, MoveOptions{All: true})
+	require.NoError(t, err)
+	for i, sc := range scopes {
+		requireChain(t, s, sc, chainKeys(i, 8), faultBlock)
 	}
 }

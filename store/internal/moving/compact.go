@@ -153,7 +153,9 @@ func (m *Mover) compactSet(ctx context.Context, set []compact.Group, b *limits.P
 		// Without room to put them in order, the cleaner still has some for what is left.
 		if m.Cleaner.Clean(ctx, g, true) == nil {
 			r.GroupsFreed++
-			err = nil
+			if err == errNoRoom {
+				err = nil
+			}
 		}
 	}
 	r.Bytes += m.Count.MovedBytes.Load() - before

@@ -52,14 +52,14 @@ func (m *Mover) moveGroup(ctx context.Context, g *space.Group, j job, b *limits.
 	if err == errNoRoom && (j.task == taskHeal || j.task == taskDrain) {
 		// The cleaner has room for a whole group. Where it has none either, what is there has to make some: cleaned,
 		// the group keeps what is worth keeping, with all its copies. What a lost drive may bring back is dropped
-		// for the sake of copies of Durable blocks only.
+		// for the sake of copies of Durable blocks, and what one that is to go does not give. Nothing is for other reasons.
 		err := m.Cleaner.Clean(ctx, g, true)
-		stays := j.task == taskHeal && skep.KindOf(err) == skep.DeviceFailed &&
-			!slices.ContainsFunc(list, (*appender.Block).Durable)
-		if err == nil || ctx.Err() != nil || stays {
-			if err == nil {
-				p.Blocks, p.Bytes = before.Blocks+int64(len(list)), before.Bytes+sizeOf(list)
-			}
+		if err == nil {
+			p.Blocks, p.Bytes = before.Blocks+int64(len(list)), before.Bytes+sizeOf(list)
+		}
+		drops := catalog.NoRoom(err) || skep.KindOf(err) == skep.DeviceFailed && (j.task == taskDrain ||
+			slices.ContainsFunc(list, (*appender.Block).Durable))
+		if ctx.Err() != nil || !drops {
 			return err
 		}
 		return m.Cleaner.Clean(ctx, g, false)
