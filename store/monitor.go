@@ -46,9 +46,8 @@ func (h monitored) Hedge(i int, after time.Duration, is health.State) {
 }
 
 func (h monitored) Lost(i int, lost bool) {
+	h.s.space.HealAgain(h.s.members.All()[i])
 	if lost {
 		h.s.moving.Kick()
-	} else {
-		h.s.space.HealAgain(h.s.members.All()[i])
 	}
 }

@@ -284,11 +284,46 @@ func TestCopiesAreMadeAgain(t *testing.T) {
 			for _, keys := range runs {
 				requireChain(t, s, sc, keys, size)
 			}
+			eventually(t, "and once more", func() bool { return wholeWithout(t, s, s.members.Opened[2]) })
 			eventually(t, "the task is told of", func() bool { return len(s.Tasks()) > 0 })
 			require.Equal(t, "re-replicate", s.Tasks()[0].Task)
 			require.Positive(t, s.Tasks()[0].Bytes)
 		})
 	}
+}
+
+// No drive gives the copies that are left when those of a lost drive are to be made again. They are made when one does.
+func TestCopiesThatCannotBeReadAreMadeLater(t *testing.T) {
+	t.Parallel()
+	ctx := testContext(t)
+	s, r, _ := openRig(t, func(o *Options) {
+		quick(o)
+		o.DeviceCount, o.CapacityBytes, o.NoRebalance = 4, 16<<20, true
+		o.rules.LostAfter, o.rules.Errors = 20*time.Millisecond, 1<<30 // reads that fail make no drive lost
+		o.taskEvery, o.taskRetry = 10*time.Millisecond, 10*time.Millisecond
+	})
+	defer func() { require.NoError(t, s.Close()) }()
+	sc, keys := openSpace(t, s, "n", skep.Durable, 2, true), chainKeys(1, 24)
+	requireOutcome(t, skep.Committed, putRun(t, s, sc, keys, faultBlock))
+	lost := s.members.Opened[1]
+	r.each(func(i int, d *device.Fault) {
+		if i != int(lost.Index) {
+			d.MustInject(device.Rule{Action: device.Fail, Kinds: device.Reads})
+		}
+	})
+	r.faults[lost.Index].MustInject(device.GoneRule())
+	eventually(t, "some could not be read", func() bool {
+		_ = device.ReadAt(ctx, lost.Dev, device.AlignedBuffer(layout.PageSize), 0) // it is noticed that it is gone
+		list := s.Tasks()
+		return len(list) > 0 && list[0].Unreadable > 0
+	})
+	r.each(func(i int, d *device.Fault) {
+		if i != int(lost.Index) {
+			d.Clear()
+		}
+	})
+	eventually(t, "all copies are there again", func() bool { return wholeWithout(t, s, lost) })
+	requireChain(t, s, sc, keys, faultBlock)
 }
 
 // wholeWithout says whether every Durable block has all its copies on drives other than d.

@@ -11,13 +11,18 @@ import (
 )
 
 // Rewrite places and begins to write leading blocks of a namespace that were read from elsewhere, and says how many.
-// It waits for room until then. Ended with Moved; on an error there is nothing to end.
+// It waits for room until then. Ended with Moved; on an error there is nothing to end. Those that were deleted
+// meanwhile are left out, now that their group is open: a tombstone that is older than all groups is forgotten, and a
+// copy in a newer one would have a rebuild bring the block back.
 func (w *Appender) Rewrite(ctx context.Context, ns *namespaces.Namespace, st space.Stream, blocks []*Block,
 	until time.Time) (a *Append, n int, err error) {
-	if a, n, err = w.place(ctx, ns, st, blocks, until); err == nil {
-		w.start(ctx, a)
+	if a, n, err = w.place(ctx, ns, st, blocks, until); err != nil {
+		return nil, n, err
 	}
-	return a, n, err
+	w.Rows.Await() // a deletion that has its number has reached the index
+	a.blocks = slices.DeleteFunc(a.blocks, func(in *Block) bool { return !w.Rows.Stands(in.FP, in.From, &in.Record) })
+	w.start(ctx, a)
+	return a, n, nil
 }
 
 // Moved waits for an append of moved blocks and points the index at them. moved are those that it moved: see

@@ -132,10 +132,10 @@ func (r *Rows) Trim() bool {
 // r.changes.
 func (r *Rows) outlives(g *space.Group) error {
 	locks.Requires(&r.changes)
+	r.Space.SetStale(g)
 	if g.Noted.Load() {
 		return nil
 	}
-	r.Space.SetStale(g)
 	if state := r.Space.Row(g); state.State == catalog.GroupSealed { // saveSealed says it of one that is open
 		state.State = catalog.GroupCleaning
 		b := r.Catalog.NewBatch()

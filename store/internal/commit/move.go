@@ -2,9 +2,18 @@ package commit
 
 import (
 	"github.com/skepkv/skep"
+	"github.com/skepkv/skep/index"
+	"github.com/skepkv/skep/layout"
 	"github.com/skepkv/skep/store/internal/namespaces"
 	"github.com/skepkv/skep/store/internal/space"
+	"github.com/skepkv/skep/store/segment"
 )
+
+// Stands says of the block of a record that lies at l, or did, that it is to be found, and there.
+func (r *Rows) Stands(fp index.Fingerprint, l layout.Location, rec *segment.Record) bool {
+	e, ok := r.Index.Resolve(fp)
+	return ok && e.Location == l.Pack() && !r.Names.Dead(rec.Instance, namespaces.Tag(rec.SaltTag))
+}
 
 // Move commits blocks that were written again to g and points the index at them. moved are those that it moved: what
 // was deleted, or put again, meanwhile is not among them. Deletes are kept out between looking and moving, so that

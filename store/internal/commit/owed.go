@@ -7,6 +7,7 @@ import (
 	"github.com/skepkv/skep/layout"
 	"github.com/skepkv/skep/store/catalog"
 	"github.com/skepkv/skep/store/internal/locks"
+	"github.com/skepkv/skep/store/internal/space"
 )
 
 // owedRows are rows of blocks that the index has forgotten, and whose deletion was refused.
@@ -67,6 +68,15 @@ func (r *Rows) payOwed() error {
 		r.loose.Add()
 	}
 	return err
+}
+
+// Stales is how often it was noted that g is stale. The rows of all blocks that it was noted for are gone: who scans
+// them from now on misses none.
+func (r *Rows) Stales(g *space.Group) (uint64, error) {
+	r.changes.Lock()
+	defer r.changes.Unlock()
+	err := r.payOwed()
+	return g.Stales(), err
 }
 
 // forgotten deletes the rows of blocks that the index has forgotten. Those of a commit that was refused are owed.

@@ -8,7 +8,8 @@ import (
 // Group is a sealed group as compaction sees it.
 type Group struct {
 	Num      uint32
-	Live     int64   // pages of blocks that count
+	Bytes    int64   // of blocks that count, all copies
+	Live     int64   // pages of them, with what the logs say of them
 	Capacity int64   // pages
 	Age      float64 // since it was sealed, in capacities put
 	Links    int     // blocks with a parent

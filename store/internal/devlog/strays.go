@@ -146,11 +146,22 @@ func (o *gone) intend(b *catalog.Batch) (out []catalog.Intent, err error) {
 
 // Reconcile makes the devices' logs say what the catalog says of the given groups, which
 // nobody writes to, by intents in b, to be carried out after its commit.
-func (l *Log) Reconcile(ctx context.Context, b *catalog.Batch, groups []*space.Group) (out []catalog.Intent,
-	err error) {
+func (l *Log) Reconcile(ctx context.Context, b *catalog.Batch, groups []*space.Group) ([]catalog.Intent, error) {
+	return l.reconcile(ctx, b, groups, func() error { return nil })
+}
+
+// reconcile is Reconcile with the commit of b. What is dropped of a group meanwhile was not seen, and nothing is before
+// its row says that it is settled: else that came after the one that says what was dropped.
+func (l *Log) reconcile(ctx context.Context, b *catalog.Batch, groups []*space.Group,
+	commit func() error) (out []catalog.Intent, err error) {
+	seen := map[*space.Group]uint64{}
 	for _, g := range groups {
 		over := gone{l: l}
-		list, err := l.Strays(ctx, g, over.scan)
+		stales, err := l.Rows.Stales(g)
+		var list []segment.Tombstone
+		if err == nil {
+			list, err = l.Strays(ctx, g, over.scan)
+		}
 		if err != nil {
 			if ctx.Err() != nil {
 				return nil, err
@@ -170,8 +181,22 @@ func (l *Log) Reconcile(ctx context.Context, b *catalog.Batch, groups []*space.G
 			return nil, err
 		}
 		out = append(out, more...)
-		state := l.Space.Settled(g)
+		seen[g] = stales
+	}
+	l.Rows.Changes().Lock()
+	defer l.Rows.Changes().Unlock()
+	for g, stales := range seen {
+		state, settled := l.Space.Settles(g, stales)
 		b.PutGroup(&state)
+		if !settled {
+			delete(seen, g)
+		}
+	}
+	if err := commit(); err != nil {
+		return nil, err
+	}
+	for g := range seen {
+		l.Space.Settled(g)
 	}
 	return out, nil
 }
@@ -186,10 +211,7 @@ func (l *Log) ReconcileStale(ctx context.Context) {
 	}
 	defer l.Space.Release(g)
 	b := l.Catalog.NewBatch()
-	list, err := l.Reconcile(ctx, b, []*space.Group{g})
-	if err == nil {
-		err = l.Root.Save(ctx, l.Catalog, b, true)
-	}
+	list, err := l.reconcile(ctx, b, []*space.Group{g}, func() error { return l.Root.Save(ctx, l.Catalog, b, true) })
 	if err != nil {
 		if ctx.Err() == nil {
 			l.Log.Warn("stale group stays so", "group", g.Num, "error", err)

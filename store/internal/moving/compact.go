@@ -48,10 +48,11 @@ func (m *Mover) Compact(ctx context.Context, o report.MoveOptions) (r report.Com
 	if o.All {
 		chosen = costs
 	}
-	var live, capacity int64
+	var bytes, live, capacity int64
 	var links, breaks int
 	for _, c := range chosen {
-		live, capacity, links, breaks = live+c.Live, capacity+c.Capacity, links+c.Links, breaks+c.Breaks
+		bytes, live, capacity = bytes+c.Bytes, live+c.Live, capacity+c.Capacity
+		links, breaks = links+c.Links, breaks+c.Breaks
 	}
 	if capacity > 0 {
 		r.LiveShare = float64(live) / float64(capacity)
@@ -61,7 +62,7 @@ func (m *Mover) Compact(ctx context.Context, o report.MoveOptions) (r report.Com
 	}
 	r.Groups = len(chosen)
 	if o.DryRun {
-		r.Bytes = live * layout.PageSize
+		r.Bytes = bytes
 		r.FreeAfter, r.DisorderLeft = r.FreeBefore, compact.Disorder(costs)
 		r.Seconds = time.Since(began).Seconds()
 		return r, nil
@@ -69,7 +70,7 @@ func (m *Mover) Compact(ctx context.Context, o report.MoveOptions) (r report.Com
 	m.Cleaner.Loan.Store(1)
 	defer m.Cleaner.Loan.Store(0)
 	b := m.Space.Pace(o.Rate)
-	w := m.Works.Begin(taskCompact, live*layout.PageSize)
+	w := m.Works.Begin(taskCompact, bytes)
 	defer w.End()
 	for len(chosen) > 0 && err == nil {
 		n := m.setSize(chosen)
@@ -152,7 +153,9 @@ func (m *Mover) compactSet(ctx context.Context, set []compact.Group, b *limits.P
 		// Without room to put them in order, the cleaner still has some for what is left.
 		if m.Cleaner.Clean(ctx, g, true) == nil {
 			r.GroupsFreed++
-			err = nil
+			if err == errNoRoom {
+				err = nil
+			}
 		}
 	}
 	r.Bytes += m.Count.MovedBytes.Load() - before

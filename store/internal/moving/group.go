@@ -22,7 +22,8 @@ import (
 
 // moveGroup does a job on one group: its blocks are written elsewhere in the order of
 // their chains, and, unless only copies are made again, the group is freed.
-func (m *Mover) moveGroup(ctx context.Context, g *space.Group, j job, b *limits.Pace, p *report.Progress) error {
+func (m *Mover) moveGroup(ctx context.Context, g *space.Group, j job, b *limits.Pace,
+	p *report.Progress) (err error) {
 	list, release, err := m.gather(ctx, g)
 	if err != nil {
 		return err
@@ -32,6 +33,12 @@ func (m *Mover) moveGroup(ctx context.Context, g *space.Group, j job, b *limits.
 		defer m.Cleaner.Loan.Store(0)
 	}
 	if j.task == taskHeal {
+		g.Healed.Store(true) // not later: who loses another drive of it from here on has it looked at again
+		defer func() {
+			if err != nil {
+				g.Healed.Store(false)
+			}
+		}()
 		list = m.halved(g, list)
 	}
 	if len(list) > 0 {
@@ -45,14 +52,14 @@ func (m *Mover) moveGroup(ctx context.Context, g *space.Group, j job, b *limits.
 	if err == errNoRoom && (j.task == taskHeal || j.task == taskDrain) {
 		// The cleaner has room for a whole group. Where it has none either, what is there has to make some: cleaned,
 		// the group keeps what is worth keeping, with all its copies. What a lost drive may bring back is dropped
-		// for the sake of copies of Durable blocks only.
+		// for the sake of copies of Durable blocks, and what one that is to go does not give. Nothing is for other reasons.
 		err := m.Cleaner.Clean(ctx, g, true)
-		stays := j.task == taskHeal && skep.KindOf(err) == skep.DeviceFailed &&
-			!slices.ContainsFunc(list, (*appender.Block).Durable)
-		if err == nil || ctx.Err() != nil || stays {
-			if err == nil {
-				p.Blocks, p.Bytes = before.Blocks+int64(len(list)), before.Bytes+sizeOf(list)
-			}
+		if err == nil {
+			p.Blocks, p.Bytes = before.Blocks+int64(len(list)), before.Bytes+sizeOf(list)
+		}
+		drops := catalog.NoRoom(err) || skep.KindOf(err) == skep.DeviceFailed && (j.task == taskDrain ||
+			slices.ContainsFunc(list, (*appender.Block).Durable))
+		if ctx.Err() != nil || !drops {
 			return err
 		}
 		return m.Cleaner.Clean(ctx, g, false)
@@ -66,7 +73,6 @@ func (m *Mover) moveGroup(ctx context.Context, g *space.Group, j job, b *limits.
 		return err
 	}
 	if j.task == taskHeal {
-		g.Healed.Store(true)
 		return nil
 	}
 	if left, err := m.left(ctx, g); err != nil || left > 0 {
@@ -116,12 +122,12 @@ func (m *Mover) gather(ctx context.Context, g *space.Group) (list []*appender.Bl
 // stands says of a row's block that it is to be found, and there: rows of others the cleaner drops.
 func (m *Mover) stands(rec *segment.Record, at layout.Location) (fp index.Fingerprint, ok bool) {
 	fp = m.Names.Fingerprint(rec.Instance, namespaces.Tag(rec.SaltTag), rec.Key)
-	e, ok := m.Index.Resolve(fp)
-	return fp, ok && e.Location == at.Pack() && !m.Names.Dead(rec.Instance, namespaces.Tag(rec.SaltTag))
+	return fp, m.Rows.Stands(fp, at, rec)
 }
 
-// moveList moves blocks of pinned groups.
+// moveList moves blocks of pinned groups. DeviceFailed: copies are to be made again, and of some no drive gives one now.
 func (m *Mover) moveList(ctx context.Context, list []*appender.Block, j job, b *limits.Pace, p *report.Progress) error {
+	unread := 0
 	c := copier{m: m, budget: b,
 		moved: func(blocks int, bytes int64) {
 			p.Blocks += int64(blocks)
@@ -130,6 +136,9 @@ func (m *Mover) moveList(ctx context.Context, list []*appender.Block, j job, b *
 		},
 		unreadable: func(in *appender.Block, ns *namespaces.Namespace, why error) {
 			p.Unreadable++
+			if skep.KindOf(why) != skep.Damaged {
+				unread++
+			}
 			if j.task == taskDrain && (j.force || !in.Durable()) && skep.KindOf(why) != skep.Deadline {
 				if in.Durable() {
 					p.GivenUp++
@@ -145,7 +154,11 @@ func (m *Mover) moveList(ctx context.Context, list []*appender.Block, j job, b *
 		}
 		return !gives
 	})
-	return c.move(ctx, list)
+	err := c.move(ctx, list)
+	if err == nil && j.task == taskHeal && unread > 0 {
+		err = &skep.Error{Op: "move blocks", Kind: skep.DeviceFailed, Field: clean.Unread, Value: unread}
+	}
+	return err
 }
 
 // halved are the blocks of g of which a copy is lost and another can be read.

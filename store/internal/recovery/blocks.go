@@ -106,7 +106,7 @@ func (ld *Loader) Blocks(ctx context.Context, root catalog.StoreState, into *ind
 		if sh.bare && h.Sealed {
 			sealed[i].Note(h.Instance, row)
 		}
-		g.Holds(layout.SlotsOf(int(h.Pages), h.Bytes), int(h.Copies))
+		g.Holds(layout.SlotsOf(int(h.Pages), h.Bytes), int(h.Copies), len(row)*max(1, ns.Info.Copies))
 		e := index.Entry{
 			FP: ld.Names.Fingerprint(h.Instance, t, h.Key), HasParent: h.HasParent, Depth: h.Depth,
 			Location: l.Pack(), Pages: uint32(layout.SlotsOf(int(h.Pages), h.Bytes)), Namespace: h.Instance,

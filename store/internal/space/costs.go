@@ -1,11 +1,8 @@
 package space
 
 import (
-	"math"
-
 	"github.com/skepkv/skep/layout"
 	"github.com/skepkv/skep/store/internal/compact"
-	"github.com/skepkv/skep/store/segment"
 )
 
 // Costs are the sealed groups as the index counts them, without the order of their
@@ -18,39 +15,12 @@ func (t *Table) Costs(groups []*Group) []compact.Group {
 	var out []compact.Group
 	for _, st := range t.Index.Groups() {
 		if g := known[st.Group]; g != nil {
-			c := compact.Group{Num: st.Group, Live: layout.SlotPages(st.LivePages),
-				Capacity: layout.SlotPages(st.CapacityPages), Age: st.SealedAge}
-			if float64(c.Live) < 0.95*float64(c.Capacity) { // or it is full whatever the copies
-				c.Live = int64(float64(c.Live) * t.spread(g))
-			}
-			out = append(out, c)
+			out = append(out, compact.Group{Num: st.Group, Bytes: g.copied.of(layout.SlotBytes(st.LivePages)),
+				Live:     layout.SlotPages(g.taken(int64(st.Blocks), int64(st.LivePages))),
+				Capacity: layout.SlotPages(st.CapacityPages), Age: st.SealedAge})
 		}
 	}
 	return out
-}
-
-// spread is how many pages the blocks of a group take for each page of them that the index
-// counts, which knows nothing of copies. It is found out once for each group.
-func (t *Table) spread(g *Group) float64 {
-	if v := g.spread.Load(); v != 0 {
-		return math.Float64frombits(v)
-	}
-	var once, all int64
-	err := t.Catalog.ScanGroup(t.Context, g.Num, func(_ layout.Location, row []byte) error {
-		var rec segment.Record
-		if segment.DecodeRecord(row, &rec) == nil {
-			n := int64(layout.SlotsOf(int(rec.Pages), rec.Bytes()))
-			once += n
-			all += n * int64(max(1, len(rec.Copies)))
-		}
-		return nil
-	})
-	v := 1.0
-	if err == nil && once > 0 {
-		v = float64(all) / float64(once)
-		g.spread.Store(math.Float64bits(v))
-	}
-	return v
 }
 
 // Unbalanced is a group to be moved so that a drive with much free space gets its share:
@@ -90,7 +60,7 @@ func (t *Table) Unbalanced(groups []*Group, free func(*Group) bool) *Group {
 // LiveBytes is what lives in groups, all copies together, in bytes.
 func (t *Table) LiveBytes(list []*Group) (n int64) {
 	for _, c := range t.Costs(list) {
-		n += c.Live * layout.PageSize
+		n += c.Bytes
 	}
 	return n
 }

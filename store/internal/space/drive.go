@@ -160,8 +160,8 @@ func (t *Table) Watch(d *Drive) {
 	d.Flush.OnFailure(d.Fence)
 }
 
-// HealAgain is called when a drive that was lost is back: should it be lost again,
-// its groups are to be looked at again.
+// HealAgain is called when a drive is lost, or back: its groups are to be looked at again, for others of theirs may
+// have been lost before, and it may be lost again.
 func (t *Table) HealAgain(d *Drive) {
 	for _, g := range t.Groups() {
 		if g.Has(d) {

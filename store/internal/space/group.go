@@ -1,6 +1,7 @@
 package space
 
 import (
+	"math"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -38,12 +39,12 @@ type Group struct {
 	// Readers counts restores and cleaners that hold a location in this group; its
 	// segments are not reused while it is not zero.
 	Readers atomic.Int64
-	spread  atomic.Uint64 // slots its blocks take ÷ slots the index counts, as a float; 0: unknown
-	Healed  atomic.Bool   // what a lost drive of it had of blocks with copies was made again
+	Healed  atomic.Bool // what a lost drive of it had of blocks with copies was made again
 
 	Unsure  bool                            // it was stale when the store was opened
 	Owed    []segment.Tombstone             // for what a cleaning that failed has dropped; the cleaner's goroutine only
 	Stale   atomic.Bool                     // its log has records of blocks that are gone without a tombstone
+	stales  atomic.Uint64                   // how often that was noted
 	Noted   atomic.Bool                     // with that: the catalog says so
 	Telling atomic.Bool                     // its drives are being told that it is free: emptied.go
 	heading locks.Mutex[locks.GroupHeaders] // held over writing to them: what a drive is told last is that it is freed
@@ -192,13 +193,15 @@ func (g *Group) loseLocked() {
 	}
 }
 
-// copied is how many slots the blocks of a group take, and how many of these are first copies. The
-// index counts a block once, whatever its copies.
-type copied struct{ once, all atomic.Int64 }
+// copied is what was placed in a group: how many blocks, how many slots they take, how many of these are first copies,
+// and the bytes of its logs. The index counts a block once, whatever its copies, and nothing of logs.
+type copied struct{ blocks, once, all, log atomic.Int64 }
 
-func (c *copied) add(slots, copies int) {
+func (c *copied) add(slots, copies, log int) {
+	c.blocks.Add(1)
 	c.once.Add(int64(slots))
 	c.all.Add(int64(slots * max(1, copies)))
+	c.log.Add(int64(log))
 }
 
 // of is what n bytes of blocks take with their copies: those of all blocks of the group, where they
@@ -211,5 +214,18 @@ func (c *copied) of(n int64) int64 {
 	return int64(float64(n) * (float64(c.all.Load()) / float64(once)))
 }
 
-// Holds notes a block that was placed in g, of so many slots and copies.
-func (g *Group) Holds(slots, copies int) { g.copied.add(slots, copies) }
+// Holds notes a block that was placed in g, of so many slots and copies, with so many bytes in its logs.
+func (g *Group) Holds(slots, copies, log int) { g.copied.add(slots, copies, log) }
+
+// taken is how many slots of g so many live blocks take, of so many slots as the index counts them: all their copies,
+// and what the logs say of them, which is all there is of small values. Of a full group, it is their part of all that
+// fitted into it: see Room.
+func (g *Group) taken(blocks, slots int64) uint64 {
+	c := &g.copied
+	log, room := float64(c.log.Load())/layout.SlotSize, float64(g.PayloadSlots())
+	live := float64(c.of(slots)) + log*float64(blocks)/float64(max(1, c.blocks.Load()))
+	if held := float64(c.all.Load()) + log; g.Full && held > 0 {
+		live *= room / held
+	}
+	return uint64(min(math.Ceil(live), room))
+}

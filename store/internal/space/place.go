@@ -190,7 +190,7 @@ func (t *Table) Place(g *Group, n *Needs) (r Reservation, fresh bool) {
 			entries++
 		}
 		g.placed += Weight(b.Pages, b.Bytes, n.Copies, b.Record)
-		g.copied.add(layout.SlotsOf(b.Pages, b.Bytes), len(b.Copies))
+		g.copied.add(layout.SlotsOf(b.Pages, b.Bytes), len(b.Copies), length*len(r.Logs))
 		r.Blocks++
 	}
 	if r.Blocks == 0 && t.fitsNoneLocked(g, n) {

@@ -8,8 +8,10 @@ import (
 	"github.com/skepkv/skep/store/internal/locks"
 )
 
-// SetStale notes that g's log has records of blocks that are gone without a tombstone.
+// SetStale notes that g's log has records of blocks that are gone without a tombstone. It counts whether that was known
+// or not: who compares the log with the catalog meanwhile has not seen all that there is to see.
 func (t *Table) SetStale(g *Group) {
+	g.stales.Add(1)
 	if g.Stale.CompareAndSwap(false, true) {
 		t.stale.Add(1)
 	}
@@ -123,15 +125,24 @@ func (t *Table) AllSuspect(b *catalog.Batch) {
 	}
 }
 
-// Settled gives the row of a group whose log says what the catalog says, and notes that it is stale no more.
-func (t *Table) Settled(g *Group) catalog.GroupState {
+// Stales is how often it was noted that the group is stale.
+func (g *Group) Stales() uint64 { return g.stales.Load() }
+
+// Settles gives the row that a group is to have whose log says what the catalog says: it is stale no more, unless that
+// was noted again since it was so often. Settled follows the commit. REQUIRES: the lock of changes, until then.
+func (t *Table) Settles(g *Group, since uint64) (state catalog.GroupState, settled bool) {
+	if g.Stales() != since {
+		return t.StaleRow(g), false
+	}
+	g.Noted.Store(false)
 	t.mu.Lock()
+	defer t.mu.Unlock()
 	g.Row.State = catalog.GroupSealed
-	state := g.Row
-	t.mu.Unlock()
-	t.clearStale(g)
-	return state
+	return g.Row, true
 }
+
+// Settled notes that g is stale no more.
+func (t *Table) Settled(g *Group) { t.clearStale(g) }
 
 // StaleRow is g's row as it says that the group is stale.
 func (t *Table) StaleRow(g *Group) catalog.GroupState {
