@@ -372,7 +372,6 @@ func TestABlockOfTwoObjectsStays(t *testing.T) {
 		s.adopt(newObject(s, id, 1, [saltSize]byte{}), []record{{key: k}}, nil, now, now)
 	}
 	require.Equal(t, []string{"b"}, s.spent(), "it is found in the one of the lowest id")
-	s.adopt(newObject(s, "b", 1, [saltSize]byte{}), []record{{key: k}}, nil, now, now)
 	s.drop("a")
 	require.True(t, s.hasNow(&k))
 	require.Empty(t, s.spent())

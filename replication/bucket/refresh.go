@@ -244,23 +244,28 @@ func (s *Store) takeIn(ctx context.Context, name string, l *listed) error {
 	}
 	s.withdraw(ctx, sp, sp.settleUnsure(l)...)
 	sp.looked, whole = l.begun, true
-	for _, id := range sp.spent() {
-		if l.objects[id] > 0 {
-			useless = append(useless, name+blocksDir+id)
+	spent := slices.DeleteFunc(sp.spent(), func(id string) bool { return l.objects[id] == 0 })
+	for _, id := range spent {
+		useless = append(useless, name+blocksDir+id)
+	}
+	if s.discard(ctx, useless) { // else who deletes has to know of them
+		for _, id := range spent {
+			sp.drop(id)
 		}
 	}
-	s.discard(ctx, useless)
 	if err := s.merge(ctx, sp, l); err != nil {
 		s.o.Logger.Warn("what says what is deleted is not merged", "error", err)
 	}
 	return s.pay(ctx, sp)
 }
 
-// discard removes what nobody needs. Nothing is found of it, and another look tries again.
-func (s *Store) discard(ctx context.Context, names []string) {
-	if err := s.remove(ctx, names); err != nil {
+// discard removes what nobody needs, and says whether it did. Nothing is found of it, and another look tries again.
+func (s *Store) discard(ctx context.Context, names []string) bool {
+	err := s.remove(ctx, names)
+	if err != nil {
 		s.o.Logger.Warn("objects that nobody needs stay", "objects", len(names), "error", err)
 	}
+	return err == nil
 }
 
 // adopt reads the indexes of the objects that are new, the newest first, but those last that failed before, and names
@@ -310,9 +315,7 @@ func (s *Store) adopt(ctx context.Context, sp *space, l *listed, gone goneKeys) 
 			when := nextLook
 			mu.Lock()
 			switch kind := skep.KindOf(why); kind {
-			case skep.NotFound: // it was removed meanwhile
-				mu.Unlock()
-				return nil
+			case skep.NotFound: // it was removed meanwhile, or the server errs: the next look says
 			case skep.Damaged:
 				useless = append(useless, name)
 			case skep.Version:
@@ -474,10 +477,15 @@ func (s *Store) trim(ctx context.Context, more int64) (bool, error) {
 			break
 		}
 		total -= x.o.size
-		x.sp.drop(x.o.id)
 		names = append(names, x.sp.name+blocksDir+x.o.id)
 	}
-	return total <= s.o.MaxBytes, s.remove(ctx, names)
+	if err := s.remove(ctx, names); err != nil { // who deletes has to know of what may be there yet
+		return false, err
+	}
+	for _, x := range list[:len(names)] {
+		x.sp.drop(x.o.id)
+	}
+	return total <= s.o.MaxBytes, nil
 }
 
 // remove removes objects.

@@ -392,13 +392,12 @@ func (s *space) keepOnly(l *listed) {
 	maps.DeleteFunc(s.unread, func(id string, x leftOut) bool { return is(id, x.since) })
 }
 
-// spent takes out the objects of which nothing is left.
+// spent names the objects of which nothing is left.
 func (s *space) spent() (ids []string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	s.mu.RLock()
+	defer s.mu.RUnlock()
 	for id, o := range s.objects {
 		if o.live == 0 && len(s.owed[id]) == 0 {
-			s.remove(o)
 			ids = append(ids, id)
 		}
 	}
