@@ -100,7 +100,8 @@ func (s *Store) passObjects(ctx context.Context, info skep.NamespaceInfo, at uin
 			b := &page[i]
 			n := runs.Bytes(b)
 			whole := b.ValidTokens == 0 || b.ValidTokens == info.Shape.BlockTokens
-			if whole && n > 0 && n <= s.o.ObjectBytes && (s.o.Unfound || s.found.was(&b.Key)) && !sp.hasNow(&b.Key) {
+			fits := n > 0 && n <= s.o.ObjectBytes && (s.tooLarge == 0 || runs.Memory(page[i:i+1]) < s.tooLarge)
+			if whole && fits && (s.o.Unfound || s.found.was(&b.Key)) && !sp.hasNow(&b.Key) {
 				blocks = append(blocks, *b)
 				total += n
 			}
@@ -155,7 +156,7 @@ func (s *Store) send(ctx context.Context, sp *space, id skep.NamespaceID, blocks
 		s.use.unindexed.Add(int64(len(blocks)))
 		return 0, nil
 	}
-	if !room || !s.budget.maySend(size) {
+	if !room || !s.budget.canSend(size) {
 		s.use.refused.Add(int64(len(blocks)))
 		return 0, nil
 	}
@@ -185,7 +186,7 @@ func (s *Store) send(ctx context.Context, sp *space, id skep.NamespaceID, blocks
 	b := newBuilder(s.o.Key, name)
 	b.body = make([]byte, 0, size+int64(len(blocks))*1024)
 	for _, run := range runs.Cut(blocks) {
-		if err := s.read(ctx, id, run, b); err != nil {
+		if err = s.read(ctx, id, run, b); err != nil {
 			return 0, err
 		}
 	}
@@ -193,6 +194,7 @@ func (s *Store) send(ctx context.Context, sp *space, id skep.NamespaceID, blocks
 		return 0, nil
 	}
 	body := b.end()
+	s.budget.send(int64(len(body)))
 	o, records = newObject(sp, of, int64(len(body)), b.salt), b.records
 	// It is asked once: what came after a call that is made again, and was answered, would be in no book.
 	put := func(ctx context.Context, _ func()) error { return s.o.Bucket.Put(ctx, name, body) }
@@ -224,11 +226,25 @@ func (s *Store) name(ctx context.Context, sp *space) error {
 	return err
 }
 
-// read seals a run of blocks as the node's Store has them. What cannot be read is left out.
+// read seals a run of blocks as the node's Store has them. What cannot be read is left out, and so is what no memory can
+// have.
 func (s *Store) read(ctx context.Context, id skep.NamespaceID, run []skep.StoredBlock, b *builder) error {
 	mem, err := s.Alloc(ctx, runs.Memory(run))
-	if err != nil {
+	switch {
+	case err == nil:
+	case skep.KindOf(err) != skep.NoMemory || ctx.Err() != nil:
 		return err
+	case len(run) == 1:
+		s.tooLarge = runs.Memory(run)
+		s.o.Logger.Warn("blocks that are too large for memory are not sent", "bytes", s.tooLarge, "error", err)
+		return nil
+	default:
+		for one := range slices.Chunk(run, 1) {
+			if err := s.read(ctx, id, one, b); err != nil {
+				return err
+			}
+		}
+		return nil
 	}
 	blocks, err := runs.Read(ctx, s.Store, id, run, mem.Bytes(), s.own.read)
 	if !errors.Is(err, skep.NotReleased) { // else a drive has it yet

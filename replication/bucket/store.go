@@ -146,6 +146,8 @@ type Store struct {
 	use    usage
 	looked time.Time // when the latest look ended
 	own    own
+	// tooLarge is a size of memory that can never be had for a block, who sends knows it; 0: none is known.
+	tooLarge int64
 
 	mu     sync.Mutex
 	spaces map[string]*space
