@@ -5,6 +5,7 @@ import (
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -79,5 +80,51 @@ func TestBlocksThatAreTooLarge(t *testing.T) {
 		require.Zero(t, b.calls["put"])
 		require.Equal(t, paid, n.budget.sent.most-n.budget.sent.has)
 		require.Empty(t, b.named(announcedDir))
+	})
+}
+
+// What is deleted goes from the drives while an object waits for memory, and the deletion is made soon.
+func TestADeletionWhileThereIsNoMemory(t *testing.T) {
+	t.Parallel()
+	keys := chain(1, 8)
+	for name, remove := range map[string]func(ctx context.Context, n *node) error{
+		"keys":  func(ctx context.Context, n *node) error { _, err := n.Delete(ctx, n.scope(), keys); return err },
+		"purge": func(ctx context.Context, n *node) error { return n.Purge(ctx, skep.Purge{Tenant: "t"}) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				n, x := newTight(t, options(newShelf()), 1<<20)
+				n.open("n")
+				n.put(keys)
+				x.pieces.Store(0)
+				told := make(chan error, 1)
+				n.kick <- told
+				synctest.Wait()
+				ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+				defer cancel()
+				require.ErrorIs(t, remove(ctx, n), skep.Deadline)
+				require.Empty(t, n.keys())
+				require.Empty(t, told, "it waits yet")
+				require.NoError(t, remove(t.Context(), n))
+				require.ErrorIs(t, <-told, skep.NoMemory)
+				require.Zero(t, n.find(keys))
+			})
+		})
+	}
+}
+
+// What was read before there was no more memory is sent.
+func TestWhatWasReadBeforeThereWasNoMemory(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := newShelf()
+		n, x := newTight(t, options(b), 1<<20)
+		n.open("n")
+		n.put(chain(1, 4))
+		n.put(chain(2, 4))
+		x.pieces.Store(1)
+		n.look()
+		require.EqualValues(t, 4, n.Usage().SentBlocks)
 	})
 }

@@ -16,6 +16,9 @@ import (
 // passPage is how many blocks are listed together.
 const passPage = 1024
 
+// memoryFor is how long the blocks of an object wait for memory: who deletes one of them waits for it.
+const memoryFor = 10 * time.Second
+
 // together is how many blocks of a chain lie beside each other in an object.
 const together = 64
 
@@ -185,13 +188,16 @@ func (s *Store) send(ctx context.Context, sp *space, id skep.NamespaceID, blocks
 	name := sp.name + blocksDir + of
 	b := newBuilder(s.o.Key, name)
 	b.body = make([]byte, 0, size+int64(len(blocks))*1024)
+	soon, cancel := context.WithTimeout(ctx, memoryFor)
+	defer cancel()
 	for _, run := range runs.Cut(blocks) {
-		if err = s.read(ctx, id, run, b); err != nil {
-			return 0, err
+		if err = s.read(ctx, soon, id, run, b); err != nil {
+			break
 		}
 	}
-	if len(b.records) == 0 {
-		return 0, nil
+	// Where there is no memory what was read goes.
+	if len(b.records) == 0 || err != nil && (skep.KindOf(err) != skep.NoMemory || ctx.Err() != nil) {
+		return 0, err
 	}
 	body := b.end()
 	s.budget.send(int64(len(body)))
@@ -227,12 +233,12 @@ func (s *Store) name(ctx context.Context, sp *space) error {
 }
 
 // read seals a run of blocks as the node's Store has them. What cannot be read is left out, and so is what no memory can
-// have.
-func (s *Store) read(ctx context.Context, id skep.NamespaceID, run []skep.StoredBlock, b *builder) error {
-	mem, err := s.Alloc(ctx, runs.Memory(run))
+// have. It waits for memory until soon ends.
+func (s *Store) read(ctx, soon context.Context, id skep.NamespaceID, run []skep.StoredBlock, b *builder) error {
+	mem, err := s.Alloc(soon, runs.Memory(run))
 	switch {
 	case err == nil:
-	case skep.KindOf(err) != skep.NoMemory || ctx.Err() != nil:
+	case skep.KindOf(err) != skep.NoMemory || soon.Err() != nil:
 		return err
 	case len(run) == 1:
 		s.tooLarge = runs.Memory(run)
@@ -240,7 +246,7 @@ func (s *Store) read(ctx context.Context, id skep.NamespaceID, run []skep.Stored
 		return nil
 	default:
 		for one := range slices.Chunk(run, 1) {
-			if err := s.read(ctx, id, one, b); err != nil {
+			if err := s.read(ctx, soon, id, one, b); err != nil {
 				return err
 			}
 		}
