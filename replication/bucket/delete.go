@@ -34,6 +34,7 @@ func (s *Store) Delete(ctx context.Context, sc skep.Scope, keys []skep.Key) (int
 			full = errors.Join(full, err)
 		}
 		sp.puts.Unlock()
+		s.bound(time.Now())
 		var gone int
 		gone, failed = s.Store.Delete(ctx, sc, keys) // the drives wait for nothing that is on its way
 		n += gone

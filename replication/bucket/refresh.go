@@ -48,6 +48,9 @@ func (s *Store) refresh(ctx context.Context) (asked bool, err error) {
 	begun := time.Now()
 	defer func() { s.looked = time.Now() }()
 	s.found.turn(begun)
+	for _, sp := range s.all() {
+		sp.remember(begun)
+	}
 	if !s.budget.canList() && s.ready.Load() {
 		return true, nil
 	}
@@ -65,9 +68,6 @@ func (s *Store) refresh(ctx context.Context) (asked bool, err error) {
 		if err := s.refreshSpace(ctx, name, l); err != nil {
 			errs = append(errs, err)
 		}
-	}
-	for _, sp := range s.all() {
-		sp.remember(time.Now())
 	}
 	s.forgetSpaces(of, time.Now())
 	_, err = s.trim(ctx, 0)

@@ -260,7 +260,7 @@ func New(own skep.Store, o Options) (*Store, error) {
 	s := &Store{Store: own, o: o, lister: lister, budget: newBudget(o.Budget), stay: time.Hour,
 		kick: make(chan chan error), found: newFound(),
 		spaces: map[string]*space{}, loaded: make(chan struct{}), tried: make(chan struct{})}
-	s.held.most = o.IndexBytes
+	s.held.most, s.held.forgets = o.IndexBytes, maxForgotten
 	s.fetching.init()
 	s.life, s.stop = context.WithCancel(context.Background())
 	s.done.Go(s.run)
