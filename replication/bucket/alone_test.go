@@ -1,6 +1,7 @@
 package bucket
 
 import (
+	"bytes"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -77,5 +78,37 @@ func TestNothingIsSentBesideWhatIsTooMuch(t *testing.T) {
 	for range 2 {
 		require.ErrorIs(t, n.turn(), skep.Denied)
 		require.Len(t, b.named(blocksDir), 1)
+	}
+}
+
+// Objects that the index does not have, for they are refused or nobody has their key, are bytes of the bucket, too:
+// beside them no more is sent than may be.
+func TestNothingIsSentBesideWhatIsNotRead(t *testing.T) {
+	t.Parallel()
+	for name, key := range map[string]byte{"of no key": 1, "refused": testKey[0]} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := newShelf()
+			o := options(b)
+			o.Key = bytes.Repeat([]byte{key}, KeySize)
+			from, keys := newNode(t, o, 0), chain(1, 8)
+			from.put(keys)
+			from.look()
+			strange := b.named(blocksDir)[0]
+			b.deny("get", strange)
+			o = options(b)
+			o.MaxBytes = 16 * blockSize
+			n := newNode(t, o, 0)
+			n.put(chain(2, 4))
+			n.look()
+			n.put(chain(3, 4))
+			n.look()
+			require.Len(t, b.named(blocksDir), 2)
+			require.EqualValues(t, 4, n.Usage().Refused)
+			b.set(func() { delete(b.objects, strange) })
+			n.look()
+			require.Len(t, b.named(blocksDir), 2)
+			require.EqualValues(t, 8, n.Usage().SentBlocks)
+		})
 	}
 }

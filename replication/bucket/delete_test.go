@@ -282,8 +282,8 @@ func TestManyPurges(t *testing.T) {
 	require.False(t, n.spaceNamed(&skep.NamespaceSpec{}).quiet.IsZero())
 }
 
-// However many keys are deleted, so many are remembered, of all namespaces together. Of the one with the most nothing is
-// taken instead.
+// However many keys are deleted, so many are remembered, of all namespaces together. Of the one with the most nothing
+// is taken instead.
 func TestManyDeletions(t *testing.T) {
 	t.Parallel()
 	b := newShelf()

@@ -70,6 +70,7 @@ func (s *Store) refresh(ctx context.Context) (asked bool, err error) {
 		}
 	}
 	s.forgetSpaces(of, time.Now())
+	s.beside = s.notIndexed(of)
 	_, err = s.trim(ctx, 0)
 	return true, errors.Join(errors.Join(errs...), err)
 }
@@ -446,9 +447,25 @@ func (s *Store) indexOf(ctx context.Context, sp *space, id string, size int64) (
 	return o, records, err
 }
 
+// notIndexed is how many bytes there are of objects that the index does not have, those of no known key among them.
+func (s *Store) notIndexed(of map[string]*listed) (n int64) {
+	known := map[string]*space{}
+	for _, sp := range s.all() {
+		known[sp.name] = sp
+	}
+	for name, l := range of {
+		for id, size := range l.objects {
+			if sp := known[name]; sp == nil || sp.lacks(id) {
+				n += size
+			}
+		}
+	}
+	return n
+}
+
 // trim removes the objects that were used least lately where there are more bytes than may be. Where room for more is
 // asked for, none goes that was used within stay: what is on the drives would come and go for ever. It says whether
-// there is room.
+// there is room. What the index does not have takes some, and is not removed for that.
 func (s *Store) trim(ctx context.Context, more int64) (bool, error) {
 	if s.o.MaxBytes == 0 {
 		return true, nil
@@ -460,6 +477,11 @@ func (s *Store) trim(ctx context.Context, more int64) (bool, error) {
 	}
 	var list []one
 	total := more
+	if more > 0 {
+		if total += s.beside; total > s.o.MaxBytes {
+			return false, nil
+		}
+	}
 	for _, sp := range s.all() {
 		sp.mu.RLock()
 		for _, o := range sp.objects {

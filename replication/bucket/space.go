@@ -15,7 +15,7 @@ const (
 	// forgetFor is how long a node takes no block of another node's after it has heard that it is deleted: others hear
 	// of it as soon, and by then have said so in the bucket.
 	forgetFor = 10 * time.Minute
-	// maxForgotten is how many keys of all spaces are remembered so; beyond, nothing is taken of the space that has most.
+	// maxForgotten is how many keys of all spaces are remembered so; beyond, nothing is taken of the one with the most.
 	maxForgotten = 1 << 20
 	// pauseFor is how long a node sends nothing of what all was deleted of: others take nothing of it for forgetFor, and
 	// may hear of it later.

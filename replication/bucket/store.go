@@ -145,6 +145,7 @@ type Store struct {
 	speed  speed
 	use    usage
 	looked time.Time // when the latest look ended
+	beside int64     // bytes that it has shown and the index does not have
 	own    own
 	// tooLarge is a size of memory that can never be had for a block, who sends knows it; 0: none is known.
 	tooLarge int64

@@ -196,7 +196,8 @@ func (s *store) List(ctx context.Context, prefix string, each func(bucket.Object
 	return nil
 }
 
-// Delete implements bucket.Bucket. What an answer does not name is looked for: servers need not name what was not there.
+// Delete implements bucket.Bucket. What an answer does not name is looked for: a server need not name what was not
+// there.
 func (s *store) Delete(ctx context.Context, names []string) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
