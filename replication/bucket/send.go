@@ -232,8 +232,8 @@ func (s *Store) name(ctx context.Context, sp *space) error {
 	return err
 }
 
-// read seals a run of blocks as the node's Store has them. What cannot be read, or is too large for memory, is left out.
-// It waits for memory until soon ends.
+// read seals a run of blocks as the node's Store has them. What cannot be read, or is too large for memory, is left
+// out. It waits for memory until soon ends.
 func (s *Store) read(ctx, soon context.Context, id skep.NamespaceID, run []skep.StoredBlock, b *builder) error {
 	mem, err := s.Alloc(soon, runs.Memory(run))
 	switch {
