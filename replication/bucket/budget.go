@@ -122,8 +122,16 @@ func (b *budget) take(bytes *purse, n int64, money float64, spend bool) bool {
 	return true
 }
 
-// maySend says whether an object of so many bytes may be put, and pays for it.
-func (b *budget) maySend(n int64) bool { return b.take(b.sent, n, b.of.Prices.Write, true) }
+// canSend says whether an object of so many bytes may be put.
+func (b *budget) canSend(n int64) bool { return b.take(b.sent, n, b.of.Prices.Write, false) }
+
+// send pays for an object of so many bytes that is about to be put.
+func (b *budget) send(n int64) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.sent.spend(float64(n))
+	b.money.spend(b.of.Prices.Write)
+}
 
 // mayLoad says whether so many bytes may be fetched in one call, and pays for it.
 func (b *budget) mayLoad(n int64) bool { return b.take(b.load, n, b.get(n), true) }

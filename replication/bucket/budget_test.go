@@ -38,11 +38,12 @@ func TestWhatIsRefusedCostsNothing(t *testing.T) {
 	t.Parallel()
 	b := newBudget(Budget{SendADay: 1000, LoadADay: 1000, MoneyDay: 1000, Prices: Prices{Write: 1, Read: 1}})
 	b.money.has = 10
-	require.False(t, b.maySend(500))
+	require.False(t, b.canSend(500))
 	require.False(t, b.mayLoad(500))
 	require.GreaterOrEqual(t, b.money.has, 10.)
 	b.sent.has = b.sent.most
-	require.True(t, b.maySend(1<<30), "what is more than is ever saved is owed")
+	require.True(t, b.canSend(1<<30), "what is more than is ever saved is owed")
+	b.send(1 << 30)
 	require.Negative(t, b.sent.has)
 	require.Less(t, b.money.has, 10.)
 }

@@ -23,7 +23,8 @@ func (s *Store) Delete(ctx context.Context, sc skep.Scope, keys []skep.Key) (int
 	if sp == nil {
 		return s.Store.Delete(ctx, sc, keys)
 	}
-	var full error
+	var n int
+	var full, failed error
 	for {
 		sp.puts.Lock()
 		var wait chan struct{}
@@ -33,17 +34,21 @@ func (s *Store) Delete(ctx context.Context, sc skep.Scope, keys []skep.Key) (int
 			full = errors.Join(full, err)
 		}
 		sp.puts.Unlock()
+		s.bound(time.Now())
+		var gone int
+		gone, failed = s.Store.Delete(ctx, sc, keys) // the drives wait for nothing that is on its way
+		n += gone
 		if wait == nil {
 			break
 		}
 		select {
 		case <-wait:
 		case <-ctx.Done():
-			return 0, &skep.Error{Op: "delete", Kind: skep.Deadline, Field: "object", Value: "on its way", Err: ctx.Err()}
+			return n, errors.Join(failed, &skep.Error{Op: "delete", Kind: skep.Deadline, Field: "object",
+				Value: "on its way", Err: ctx.Err()})
 		}
 	}
-	n, err := s.Store.Delete(ctx, sc, keys)
-	err = errors.Join(err, full)
+	err = errors.Join(failed, full)
 	if early := s.isLoaded(ctx); early != nil {
 		return n, errors.Join(err, early)
 	}
@@ -220,16 +225,16 @@ func (s *Store) without(ctx context.Context, some func(*skep.NamespaceSpec) bool
 	if err == nil && early == nil {
 		err = s.meetOthers(ctx)
 	}
-	var list []*space
-	for _, sp := range s.all() {
-		if !some(&sp.spec) {
-			continue
-		}
+	list := slices.DeleteFunc(s.all(), func(sp *space) bool { return !some(&sp.spec) })
+	var first error
+	if before != nil && slices.ContainsFunc(list, func(sp *space) bool { return len(sp.passing) > 0 }) {
+		first = before() // the drives do not wait for what is on its way, and are asked again once that has ended
+	}
+	for _, sp := range list {
 		if err := sp.pass(ctx); err != nil {
-			return err
+			return errors.Join(first, err)
 		}
 		defer sp.passed()
-		list = append(list, sp)
 		sp.puts.Lock()
 		sp.forgetAll(time.Now(), s.o.Alone)
 		sp.puts.Unlock()

@@ -282,6 +282,46 @@ func TestManyPurges(t *testing.T) {
 	require.False(t, n.spaceNamed(&skep.NamespaceSpec{}).quiet.IsZero())
 }
 
+// However many keys are deleted, so many are remembered, of all namespaces together. Of the one with the most nothing
+// is taken instead.
+func TestManyDeletions(t *testing.T) {
+	t.Parallel()
+	b := newShelf()
+	n, other := newNode(t, options(b), 0), newNode(t, options(b), 0)
+	n.held.forgets = 100
+	for i, name := range []string{"n", "few"} {
+		n.open(name)
+		_, err := n.Delete(t.Context(), n.scope(), chain(1, 60-10*i))
+		require.NoError(t, err)
+		other.open(name)
+		other.put(chain(1, 55))
+	}
+	other.look()
+	n.look()
+	require.EqualValues(t, 50, n.held.forgotten.Load())
+	require.Zero(t, n.find(chain(1, 55)))
+	n.open("n")
+	require.Zero(t, n.find(chain(1, 55)))
+	require.Len(t, b.named(blocksDir), 7, "of one namespace")
+}
+
+// What was deleted long ago is forgotten, also while there is no money for a look at the bucket.
+func TestWhatWasDeletedLongAgo(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		o := options(newShelf())
+		o.Budget = Budget{MoneyDay: 1e-6, Prices: Prices{Write: 1}}
+		n := newNode(t, o, 0)
+		_, err := n.Delete(t.Context(), n.scope(), chain(1, 8))
+		require.NoError(t, err)
+		require.EqualValues(t, 8, n.held.forgotten.Load())
+		<-time.After(forgetFor + time.Minute)
+		n.look()
+		require.Zero(t, n.held.forgotten.Load())
+		require.Empty(t, n.all()[0].forgotten)
+	})
+}
+
 // Objects that say nothing: an empty one is removed, one of another version is read once and stays.
 func TestObjectsThatSayNothing(t *testing.T) {
 	t.Parallel()
@@ -372,7 +412,6 @@ func TestABlockOfTwoObjectsStays(t *testing.T) {
 		s.adopt(newObject(s, id, 1, [saltSize]byte{}), []record{{key: k}}, nil, now, now)
 	}
 	require.Equal(t, []string{"b"}, s.spent(), "it is found in the one of the lowest id")
-	s.adopt(newObject(s, "b", 1, [saltSize]byte{}), []record{{key: k}}, nil, now, now)
 	s.drop("a")
 	require.True(t, s.hasNow(&k))
 	require.Empty(t, s.spent())

@@ -227,11 +227,12 @@ func (s *Store) fetch(ctx context.Context, f *fetch, size int64) {
 		b, err = s.o.Bucket.Get(ctx, name, f.places[0].off, size)
 		return err
 	})
-	switch {
-	case skep.KindOf(f.err) == skep.Denied:
+	kind := skep.KindOf(f.err)
+	if kind == skep.Denied || kind == skep.NotFound { // it may be there all the same: the next look says
 		o.in.takeOut(o)
-	case skep.KindOf(f.err) == skep.NotFound:
-		o.in.drop(o.id)
+	}
+	switch {
+	case kind == skep.NotFound:
 		f.err = &skep.Error{Op: "fetch", Kind: skep.Evicted, Field: "object", Value: name}
 	case f.err == nil && int64(len(b)) != size:
 		f.err = damaged(name, "bytes that came", len(b), size)

@@ -10,10 +10,13 @@ const (
 
 func memoryOf(blocks int) int64 { return objectMemory + int64(blocks)*blockMemory }
 
-// held is the memory that the index takes, and may.
+// held is the memory that the index takes, and may, and how many keys are remembered as deleted, and may.
 type held struct {
 	atomic.Int64
 	most int64
+
+	forgotten atomic.Int64
+	forgets   int64
 }
 
 // room says whether so much more may be taken.

@@ -48,6 +48,9 @@ func (s *Store) refresh(ctx context.Context) (asked bool, err error) {
 	begun := time.Now()
 	defer func() { s.looked = time.Now() }()
 	s.found.turn(begun)
+	for _, sp := range s.all() {
+		sp.remember(begun)
+	}
 	if !s.budget.canList() && s.ready.Load() {
 		return true, nil
 	}
@@ -66,10 +69,8 @@ func (s *Store) refresh(ctx context.Context) (asked bool, err error) {
 			errs = append(errs, err)
 		}
 	}
-	for _, sp := range s.all() {
-		sp.remember(time.Now())
-	}
 	s.forgetSpaces(of, time.Now())
+	s.beside = s.notIndexed(of)
 	_, err = s.trim(ctx, 0)
 	return true, errors.Join(errors.Join(errs...), err)
 }
@@ -244,23 +245,28 @@ func (s *Store) takeIn(ctx context.Context, name string, l *listed) error {
 	}
 	s.withdraw(ctx, sp, sp.settleUnsure(l)...)
 	sp.looked, whole = l.begun, true
-	for _, id := range sp.spent() {
-		if l.objects[id] > 0 {
-			useless = append(useless, name+blocksDir+id)
+	spent := slices.DeleteFunc(sp.spent(), func(id string) bool { return l.objects[id] == 0 })
+	for _, id := range spent {
+		useless = append(useless, name+blocksDir+id)
+	}
+	if s.discard(ctx, useless) { // else who deletes has to know of them
+		for _, id := range spent {
+			sp.drop(id)
 		}
 	}
-	s.discard(ctx, useless)
 	if err := s.merge(ctx, sp, l); err != nil {
 		s.o.Logger.Warn("what says what is deleted is not merged", "error", err)
 	}
 	return s.pay(ctx, sp)
 }
 
-// discard removes what nobody needs. Nothing is found of it, and another look tries again.
-func (s *Store) discard(ctx context.Context, names []string) {
-	if err := s.remove(ctx, names); err != nil {
+// discard removes what nobody needs, and says whether it did. Nothing is found of it, and another look tries again.
+func (s *Store) discard(ctx context.Context, names []string) bool {
+	err := s.remove(ctx, names)
+	if err != nil {
 		s.o.Logger.Warn("objects that nobody needs stay", "objects", len(names), "error", err)
 	}
+	return err == nil
 }
 
 // adopt reads the indexes of the objects that are new, the newest first, but those last that failed before, and names
@@ -310,9 +316,7 @@ func (s *Store) adopt(ctx context.Context, sp *space, l *listed, gone goneKeys) 
 			when := nextLook
 			mu.Lock()
 			switch kind := skep.KindOf(why); kind {
-			case skep.NotFound: // it was removed meanwhile
-				mu.Unlock()
-				return nil
+			case skep.NotFound: // it was removed meanwhile, or the server errs: the next look says
 			case skep.Damaged:
 				useless = append(useless, name)
 			case skep.Version:
@@ -443,9 +447,25 @@ func (s *Store) indexOf(ctx context.Context, sp *space, id string, size int64) (
 	return o, records, err
 }
 
+// notIndexed is how many bytes there are of objects that the index does not have, those of no known key among them.
+func (s *Store) notIndexed(of map[string]*listed) (n int64) {
+	known := map[string]*space{}
+	for _, sp := range s.all() {
+		known[sp.name] = sp
+	}
+	for name, l := range of {
+		for id, size := range l.objects {
+			if sp := known[name]; sp == nil || sp.lacks(id) {
+				n += size
+			}
+		}
+	}
+	return n
+}
+
 // trim removes the objects that were used least lately where there are more bytes than may be. Where room for more is
 // asked for, none goes that was used within stay: what is on the drives would come and go for ever. It says whether
-// there is room.
+// there is room. What the index does not have takes some, and is not removed for that.
 func (s *Store) trim(ctx context.Context, more int64) (bool, error) {
 	if s.o.MaxBytes == 0 {
 		return true, nil
@@ -457,6 +477,11 @@ func (s *Store) trim(ctx context.Context, more int64) (bool, error) {
 	}
 	var list []one
 	total := more
+	if more > 0 {
+		if total += s.beside; total > s.o.MaxBytes {
+			return false, nil
+		}
+	}
 	for _, sp := range s.all() {
 		sp.mu.RLock()
 		for _, o := range sp.objects {
@@ -474,10 +499,15 @@ func (s *Store) trim(ctx context.Context, more int64) (bool, error) {
 			break
 		}
 		total -= x.o.size
-		x.sp.drop(x.o.id)
 		names = append(names, x.sp.name+blocksDir+x.o.id)
 	}
-	return total <= s.o.MaxBytes, s.remove(ctx, names)
+	if err := s.remove(ctx, names); err != nil { // who deletes has to know of what may be there yet
+		return false, err
+	}
+	for _, x := range list[:len(names)] {
+		x.sp.drop(x.o.id)
+	}
+	return total <= s.o.MaxBytes, nil
 }
 
 // remove removes objects.

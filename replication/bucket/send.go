@@ -16,6 +16,9 @@ import (
 // passPage is how many blocks are listed together.
 const passPage = 1024
 
+// memoryFor is how long the blocks of an object wait for memory: who deletes one of them waits for it.
+const memoryFor = 10 * time.Second
+
 // together is how many blocks of a chain lie beside each other in an object.
 const together = 64
 
@@ -100,7 +103,8 @@ func (s *Store) passObjects(ctx context.Context, info skep.NamespaceInfo, at uin
 			b := &page[i]
 			n := runs.Bytes(b)
 			whole := b.ValidTokens == 0 || b.ValidTokens == info.Shape.BlockTokens
-			if whole && n > 0 && n <= s.o.ObjectBytes && (s.o.Unfound || s.found.was(&b.Key)) && !sp.hasNow(&b.Key) {
+			fits := n > 0 && n <= s.o.ObjectBytes && (s.tooLarge == 0 || runs.Memory(page[i:i+1]) < s.tooLarge)
+			if whole && fits && (s.o.Unfound || s.found.was(&b.Key)) && !sp.hasNow(&b.Key) {
 				blocks = append(blocks, *b)
 				total += n
 			}
@@ -155,7 +159,7 @@ func (s *Store) send(ctx context.Context, sp *space, id skep.NamespaceID, blocks
 		s.use.unindexed.Add(int64(len(blocks)))
 		return 0, nil
 	}
-	if !room || !s.budget.maySend(size) {
+	if !room || !s.budget.canSend(size) {
 		s.use.refused.Add(int64(len(blocks)))
 		return 0, nil
 	}
@@ -184,15 +188,19 @@ func (s *Store) send(ctx context.Context, sp *space, id skep.NamespaceID, blocks
 	name := sp.name + blocksDir + of
 	b := newBuilder(s.o.Key, name)
 	b.body = make([]byte, 0, size+int64(len(blocks))*1024)
+	soon, cancel := context.WithTimeout(ctx, memoryFor)
+	defer cancel()
 	for _, run := range runs.Cut(blocks) {
-		if err := s.read(ctx, id, run, b); err != nil {
-			return 0, err
+		if err = s.read(ctx, soon, id, run, b); err != nil {
+			break
 		}
 	}
-	if len(b.records) == 0 {
-		return 0, nil
+	// Where there is no memory what was read goes.
+	if len(b.records) == 0 || err != nil && (skep.KindOf(err) != skep.NoMemory || ctx.Err() != nil) {
+		return 0, err
 	}
 	body := b.end()
+	s.budget.send(int64(len(body)))
 	o, records = newObject(sp, of, int64(len(body)), b.salt), b.records
 	// It is asked once: what came after a call that is made again, and was answered, would be in no book.
 	put := func(ctx context.Context, _ func()) error { return s.o.Bucket.Put(ctx, name, body) }
@@ -224,11 +232,25 @@ func (s *Store) name(ctx context.Context, sp *space) error {
 	return err
 }
 
-// read seals a run of blocks as the node's Store has them. What cannot be read is left out.
-func (s *Store) read(ctx context.Context, id skep.NamespaceID, run []skep.StoredBlock, b *builder) error {
-	mem, err := s.Alloc(ctx, runs.Memory(run))
-	if err != nil {
+// read seals a run of blocks as the node's Store has them. What cannot be read, or is too large for memory, is left
+// out. It waits for memory until soon ends.
+func (s *Store) read(ctx, soon context.Context, id skep.NamespaceID, run []skep.StoredBlock, b *builder) error {
+	mem, err := s.Alloc(soon, runs.Memory(run))
+	switch {
+	case err == nil:
+	case skep.KindOf(err) != skep.NoMemory || soon.Err() != nil:
 		return err
+	case len(run) == 1:
+		s.tooLarge = runs.Memory(run)
+		s.o.Logger.Warn("blocks that are too large for memory are not sent", "bytes", s.tooLarge, "error", err)
+		return nil
+	default:
+		for one := range slices.Chunk(run, 1) {
+			if err := s.read(ctx, soon, id, one, b); err != nil {
+				return err
+			}
+		}
+		return nil
 	}
 	blocks, err := runs.Read(ctx, s.Store, id, run, mem.Bytes(), s.own.read)
 	if !errors.Is(err, skep.NotReleased) { // else a drive has it yet

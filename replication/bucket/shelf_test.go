@@ -29,6 +29,7 @@ type shelf struct {
 	late    bool              // what is put fails, and comes when arrive is called
 	coming  map[string][]byte // it
 	denies  func(call, name string) bool
+	gone    string                      // Get says that what has it in its name is not there; "": it does not
 	before  func(call, name string)     // is shown each call
 	spoil   func(name string, b []byte) // is shown what Get gives
 	listed  func(name string)           // is shown what List gave
@@ -111,7 +112,7 @@ func (s *shelf) Get(ctx context.Context, name string, off, n int64) ([]byte, err
 		return nil, &skep.Error{Op: "shelf", Kind: skep.Unavailable, Field: "range", Value: n}
 	}
 	b, ok := s.objects[name]
-	if !ok {
+	if !ok || s.gone != "" && strings.Contains(name, s.gone) {
 		return nil, &skep.Error{Op: "shelf", Kind: skep.NotFound, Value: name}
 	}
 	if n < 0 {

@@ -15,7 +15,7 @@ const (
 	// forgetFor is how long a node takes no block of another node's after it has heard that it is deleted: others hear
 	// of it as soon, and by then have said so in the bucket.
 	forgetFor = 10 * time.Minute
-	// maxForgotten is how many keys of a space are remembered so; beyond, nothing of the space is taken.
+	// maxForgotten is how many keys of all spaces are remembered so; beyond, nothing is taken of the one with the most.
 	maxForgotten = 1 << 20
 	// pauseFor is how long a node sends nothing of what all was deleted of: others take nothing of it for forgetFor, and
 	// may hear of it later.
@@ -257,6 +257,7 @@ func (s *space) run(keys []skep.Key, from int) (out []*place) {
 func (s *space) forget(keys []skep.Key, now time.Time) (wait chan struct{}, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	defer s.remembers(len(s.forgotten))
 	var fresh []skep.Key
 	for _, k := range keys {
 		if _, known := s.forgotten[k]; !known {
@@ -276,11 +277,34 @@ func (s *space) forget(keys []skep.Key, now time.Time) (wait chan struct{}, err 
 			delete(s.forgotten, k)
 		}
 	}
-	if len(s.forgotten) > maxForgotten {
-		s.forgotten = map[skep.Key]time.Time{}
-		s.hush(now, false)
-	}
 	return wait, err
+}
+
+// remembers counts what is forgotten, which was so many; mu is held.
+func (s *space) remembers(was int) { s.held.forgotten.Add(int64(len(s.forgotten) - was)) }
+
+// bound has spaces remember no more together than they may. The one with the most takes nothing for a while instead.
+func (s *Store) bound(now time.Time) {
+	for s.held.forgotten.Load() > s.held.forgets {
+		var most *space
+		n := 0
+		for _, sp := range s.all() {
+			sp.mu.RLock()
+			if len(sp.forgotten) > n {
+				most, n = sp, len(sp.forgotten)
+			}
+			sp.mu.RUnlock()
+		}
+		if most == nil { // they were forgotten meanwhile
+			return
+		}
+		most.mu.Lock()
+		n = len(most.forgotten)
+		most.forgotten = map[skep.Key]time.Time{}
+		most.remembers(n)
+		most.hush(now, false)
+		most.mu.Unlock()
+	}
 }
 
 // forgetAll takes everything out: the caller removes all objects. Of those that may come yet all is owed. Nothing is
@@ -310,6 +334,7 @@ func (s *space) hush(from time.Time, alone bool) {
 func (s *space) remember(now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	defer s.remembers(len(s.forgotten))
 	maps.DeleteFunc(s.forgotten, func(_ skep.Key, at time.Time) bool { return now.Sub(at) > forgetFor })
 }
 
@@ -392,13 +417,12 @@ func (s *space) keepOnly(l *listed) {
 	maps.DeleteFunc(s.unread, func(id string, x leftOut) bool { return is(id, x.since) })
 }
 
-// spent takes out the objects of which nothing is left.
+// spent names the objects of which nothing is left.
 func (s *space) spent() (ids []string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	s.mu.RLock()
+	defer s.mu.RUnlock()
 	for id, o := range s.objects {
 		if o.live == 0 && len(s.owed[id]) == 0 {
-			s.remove(o)
 			ids = append(ids, id)
 		}
 	}

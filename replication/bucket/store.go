@@ -145,7 +145,10 @@ type Store struct {
 	speed  speed
 	use    usage
 	looked time.Time // when the latest look ended
+	beside int64     // bytes that it has shown and the index does not have
 	own    own
+	// tooLarge is a size of memory that can never be had for a block, who sends knows it; 0: none is known.
+	tooLarge int64
 
 	mu     sync.Mutex
 	spaces map[string]*space
@@ -258,7 +261,7 @@ func New(own skep.Store, o Options) (*Store, error) {
 	s := &Store{Store: own, o: o, lister: lister, budget: newBudget(o.Budget), stay: time.Hour,
 		kick: make(chan chan error), found: newFound(),
 		spaces: map[string]*space{}, loaded: make(chan struct{}), tried: make(chan struct{})}
-	s.held.most = o.IndexBytes
+	s.held.most, s.held.forgets = o.IndexBytes, maxForgotten
 	s.fetching.init()
 	s.life, s.stop = context.WithCancel(context.Background())
 	s.done.Go(s.run)

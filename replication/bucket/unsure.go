@@ -222,6 +222,14 @@ func (s *space) relearn(now time.Time) {
 	s.unlearnLocked()
 }
 
+// lacks says whether an object is there and not in the index.
+func (s *space) lacks(id string) bool {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	_, left := s.unread[id]
+	return left || s.condemned[id]
+}
+
 // toRead says whether an object that the bucket shows is to be read, given whether the index is full.
 func (s *space) toRead(id string, full bool) bool {
 	s.mu.RLock()

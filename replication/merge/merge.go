@@ -145,7 +145,7 @@ const (
 	mostPause  = 2 * time.Second
 )
 
-// run follows the node until the Store closes.
+// run follows the node until it goes, or the Store closes.
 func (p *pump[S]) run() {
 	ctx := p.m.o.Ctx
 	first := true
@@ -155,13 +155,16 @@ func (p *pump[S]) run() {
 		}
 		first = false
 	}
+	defer p.end()
 	defer tried()
 	for pause := firstPause; ctx.Err() == nil && !p.n.Gone(); {
 		st, err := p.open(ctx, first)
 		tried()
 		if err == nil {
-			pause = firstPause
-			err = p.read(ctx, st)
+			var some bool
+			if some, err = p.read(ctx, st); some { // a stream that ends at once is no good sign
+				pause = firstPause
+			}
 			_ = st.Close()
 			p.shut()
 		}
@@ -215,8 +218,15 @@ func (p *pump[S]) shut() {
 	p.m.mu.Unlock()
 }
 
-// read reads the node's stream to its end.
-func (p *pump[S]) read(ctx context.Context, st skep.EventStream) error {
+// end forgets what followed a node that is gone.
+func (p *pump[S]) end() {
+	p.m.mu.Lock()
+	defer p.m.mu.Unlock()
+	delete(p.m.pumps, p.n)
+}
+
+// read reads the node's stream to its end, and says whether something came.
+func (p *pump[S]) read(ctx context.Context, st skep.EventStream) (some bool, err error) {
 	var into [256]skep.Event
 	m := p.m
 	for {
@@ -232,11 +242,12 @@ func (p *pump[S]) read(ctx context.Context, st skep.EventStream) error {
 			}
 		}
 		if n > 0 {
+			some = true
 			m.wake()
 		}
 		m.mu.Unlock()
 		if err != nil {
-			return err
+			return some, err
 		}
 	}
 }

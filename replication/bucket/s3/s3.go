@@ -134,15 +134,21 @@ func (s *store) Get(ctx context.Context, name string, off, n int64) ([]byte, err
 	return b, kindOf(err)
 }
 
-// isEmpty is why an object that has no first byte, as a server says, is not empty.
-func (s *store) isEmpty(ctx context.Context, name string) error {
-	size := int64(-1)
-	err := s.List(ctx, name, func(o bucket.Object) error {
+// sizeOf is an object's size as a list has it; below 0: there is none.
+func (s *store) sizeOf(ctx context.Context, name string) (size int64, err error) {
+	size = -1
+	err = s.List(ctx, name, func(o bucket.Object) error {
 		if o.Name == name {
 			size = o.Size
 		}
 		return nil
 	})
+	return size, err
+}
+
+// isEmpty is why an object that has no first byte, as a server says, is not empty.
+func (s *store) isEmpty(ctx context.Context, name string) error {
+	size, err := s.sizeOf(ctx, name)
 	if err == nil && size != 0 {
 		err = &skep.Error{Op: op, Kind: skep.Unavailable, Field: "bytes of object " + name, Value: "none", Limit: size}
 	}
@@ -190,10 +196,15 @@ func (s *store) List(ctx context.Context, prefix string, each func(bucket.Object
 	return nil
 }
 
-// Delete implements bucket.Bucket.
+// Delete implements bucket.Bucket. What an answer does not name is looked for: a server need not name what was not
+// there.
 func (s *store) Delete(ctx context.Context, names []string) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
+	unnamed := map[string]bool{}
+	for _, n := range names {
+		unnamed[s.prefix+n] = true
+	}
 	objects := make(chan minio.ObjectInfo)
 	go func() {
 		defer close(objects)
@@ -206,13 +217,28 @@ func (s *store) Delete(ctx context.Context, names []string) error {
 		}
 	}()
 	var first error
-	for e := range s.core.Client.RemoveObjects(ctx, s.bucket, objects, minio.RemoveObjectsOptions{}) {
-		if err := kindOf(e.Err); first == nil && err != nil && skep.KindOf(err) != skep.NotFound {
-			first = err
+	for x := range s.core.Client.RemoveObjectsWithResult(ctx, s.bucket, objects, minio.RemoveObjectsOptions{}) {
+		why := minio.ToErrorResponse(x.Err)
+		gone := why.Code == minio.NoSuchKey && why.StatusCode == 0 // one of many, and not the call
+		if delete(unnamed, x.ObjectName); first == nil && !gone {
+			first = kindOf(x.Err)
 		}
 	}
 	if first == nil {
 		first = kindOf(ctx.Err())
+	}
+	for n := range unnamed {
+		if first != nil {
+			break
+		}
+		n = strings.TrimPrefix(n, s.prefix)
+		size, err := s.sizeOf(ctx, n)
+		if first = err; err == nil && size >= 0 {
+			first = &skep.Error{Op: op, Kind: skep.Unavailable, Field: "removed object " + n, Value: "there"}
+		}
+	}
+	if skep.KindOf(first) == skep.NotFound { // the call, not an object
+		first = &skep.Error{Op: op, Kind: skep.Unavailable, Err: first}
 	}
 	return first
 }

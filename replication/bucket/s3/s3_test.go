@@ -268,6 +268,40 @@ func TestARemovalThatIsRefused(t *testing.T) {
 	require.Len(t, f.Names(), 1)
 }
 
+// What stays is not removed, whatever the answer says of it or does not say. What is gone is.
+func TestARemovalThatIsNone(t *testing.T) {
+	t.Parallel()
+	f, o := newFake(t)
+	b, err := Open(o)
+	require.NoError(t, err)
+	require.NoError(t, b.Put(t.Context(), "x", nil))
+	require.NoError(t, b.Put(t.Context(), "xy", nil))
+	remove := func(name string, removes bool, answer string) error {
+		f.Removes(func(key string) (bool, string) { return removes, fmt.Sprintf(answer, key) })
+		return b.Delete(t.Context(), []string{name})
+	}
+	for _, answer := range []string{"<!--%s-->", "<Error><Key>%s</Key><Code>InvalidArgument</Code></Error>",
+		"<Deleted><Key>%sy</Key></Deleted>"} {
+		require.ErrorIs(t, remove("x", false, answer), skep.Unavailable)
+		require.NoError(t, remove("none", false, answer))
+	}
+	require.ErrorIs(t, remove("x", false, "<Error><Key>%s</Key><Code>NoSuchBucket</Code></Error>"), skep.Unavailable)
+	require.NoError(t, remove("none", false, "<Error><Key>%s</Key><Code>NoSuchKey</Code></Error>"))
+	require.Len(t, f.Names(), 2)
+	require.NoError(t, remove("x", true, "<!--%s-->"))
+	require.Len(t, f.Names(), 1)
+
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.WriteHeader(http.StatusNotFound)
+		fmt.Fprint(w, "<Error><Code>NoSuchKey</Code></Error>")
+	}))
+	t.Cleanup(srv.Close)
+	o.Endpoint = srv.URL
+	b, err = Open(o)
+	require.NoError(t, err)
+	require.ErrorIs(t, b.Delete(t.Context(), []string{"xy"}), skep.Unavailable, "no server of this bucket")
+}
+
 // What a server answers says whether to try again.
 func TestErrors(t *testing.T) {
 	t.Parallel()

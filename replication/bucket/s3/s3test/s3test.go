@@ -28,6 +28,7 @@ type Server struct {
 	whole   bool
 	ranges  bool
 	denies  bool
+	removes func(key string) (removes bool, answer string)
 }
 
 // Bucket is the name of its bucket.
@@ -92,6 +93,13 @@ func (f *Server) Deny() {
 	f.denies = true
 }
 
+// Removes has it remove only what removes says, and say that of a name.
+func (f *Server) Removes(removes func(key string) (removes bool, answer string)) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.removes = removes
+}
+
 // Names are those of its objects, in order.
 func (f *Server) Names() []string {
 	f.mu.Lock()
@@ -130,7 +138,14 @@ func (f *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 				fmt.Fprintf(w, "<Error><Key>%s</Key><Code>AccessDenied</Code></Error>", o.Key)
 				continue
 			}
-			delete(f.objects, o.Key)
+			removes, answer := true, "<Deleted><Key>"+o.Key+"</Key></Deleted>"
+			if f.removes != nil {
+				removes, answer = f.removes(o.Key)
+			}
+			if removes {
+				delete(f.objects, o.Key)
+			}
+			fmt.Fprint(w, answer)
 		}
 		fmt.Fprint(w, "</DeleteResult>")
 	case q.Get("list-type") == "2":
