@@ -284,7 +284,6 @@ func TestCopiesAreMadeAgain(t *testing.T) {
 			for _, keys := range runs {
 				requireChain(t, s, sc, keys, size)
 			}
-			eventually(t, "and once more", func() bool { return wholeWithout(t, s, s.members.Opened[2]) })
 			eventually(t, "the task is told of", func() bool { return len(s.Tasks()) > 0 })
 			require.Equal(t, "re-replicate", s.Tasks()[0].Task)
 			require.Positive(t, s.Tasks()[0].Bytes)
@@ -324,6 +323,39 @@ func TestCopiesThatCannotBeReadAreMadeLater(t *testing.T) {
 	})
 	eventually(t, "all copies are there again", func() bool { return wholeWithout(t, s, lost) })
 	requireChain(t, s, sc, keys, faultBlock)
+}
+
+// A second drive is lost when the copies of the first are made again. Those it held are made again, too, of a group
+// that is too full to be compacted.
+func TestCopiesOfASecondLostDriveAreMadeAgain(t *testing.T) {
+	t.Parallel()
+	s, r, _ := openRig(t, func(o *Options) {
+		quick(o)
+		o.DeviceCount, o.CapacityBytes, o.NoRebalance = 4, 16<<20, true
+		o.rules.LostAfter, o.taskEvery, o.taskRetry = 20*time.Millisecond, 10*time.Millisecond, 10*time.Millisecond
+	})
+	defer func() { require.NoError(t, s.Close()) }()
+	durable, cache := openSpace(t, s, "d", skep.Durable, 2, true), openSpace(t, s, "c", skep.Cache, 1, true)
+	keys := chainKeys(1, 4)
+	requireOutcome(t, skep.Committed, putRun(t, s, durable, keys, faultBlock))
+	requireOutcome(t, skep.Committed, putRun(t, s, cache, chainKeys(2, 26), faultBlock))
+	g := s.space.Groups()[0]
+	for _, i := range []int{1, 2} {
+		stays := 0
+		for at, rec := range recordsOf(t, s) {
+			if at.Group == g.Num && rec.Flags&segment.RecordDurable != 0 {
+				stays++
+			}
+		}
+		require.Positive(t, stays)
+		lost := s.members.Opened[i]
+		r.faults[i].MustInject(device.GoneRule())
+		eventually(t, "its copies are there again", func() bool {
+			_ = device.ReadAt(testContext(t), lost.Dev, device.AlignedBuffer(layout.PageSize), 0)
+			return wholeWithout(t, s, lost)
+		})
+	}
+	requireChain(t, s, durable, keys, faultBlock)
 }
 
 // wholeWithout says whether every Durable block has all its copies on drives other than d.
