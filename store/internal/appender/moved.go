@@ -20,7 +20,7 @@ func (w *Appender) Rewrite(ctx context.Context, ns *namespaces.Namespace, st spa
 		return nil, n, err
 	}
 	w.Rows.Await() // a deletion that has its number has reached the index
-	a.blocks = slices.DeleteFunc(a.blocks, func(in *Block) bool { return !w.Rows.Stands(in.FP, in.From, &in.Record) })
+	a.blocks = slices.DeleteFunc(a.blocks, func(in *Block) bool { return !w.Rows.LiesAt(in.FP, in.From) })
 	w.start(ctx, a)
 	return a, n, nil
 }

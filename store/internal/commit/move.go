@@ -9,10 +9,15 @@ import (
 	"github.com/skepkv/skep/store/segment"
 )
 
+// LiesAt says whether the index has a block at l: it may be of a salt that is purged.
+func (r *Rows) LiesAt(fp index.Fingerprint, l layout.Location) bool {
+	e, ok := r.Index.Resolve(fp)
+	return ok && e.Location == l.Pack()
+}
+
 // Stands says of the block of a record that lies at l, or did, that it is to be found, and there.
 func (r *Rows) Stands(fp index.Fingerprint, l layout.Location, rec *segment.Record) bool {
-	e, ok := r.Index.Resolve(fp)
-	return ok && e.Location == l.Pack() && !r.Names.Dead(rec.Instance, namespaces.Tag(rec.SaltTag))
+	return r.LiesAt(fp, l) && !r.Names.Dead(rec.Instance, namespaces.Tag(rec.SaltTag))
 }
 
 // Move commits blocks that were written again to g and points the index at them. moved are those that it moved: what

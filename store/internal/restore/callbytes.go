@@ -9,7 +9,8 @@ import (
 const (
 	CallState  = 32 << 10
 	BlockState = 320
-	chunkState = 32 // a chunk that is ready, beside one a block
+	chunkState = 32  // a chunk that is ready, beside one a block
+	sumsState  = 160 // with its checksums
 )
 
 // restoreState is what a session keeps until it has delivered everything: it is counted for
@@ -28,6 +29,9 @@ func (rs *Restorer) restoreState(r *skep.RestoreRequest) int64 {
 				chunks += int64(blocks) * int64(max(layers.Len()-1, 0))
 			}
 		}
+	}
+	if r.Sums {
+		return n + chunks*(chunkState+sumsState)
 	}
 	return n + chunks*chunkState
 }
